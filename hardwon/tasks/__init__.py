@@ -1,1 +1,72 @@
+"""Tasks by name. Each module is imported only when its task is asked for, so extras stay optional."""
 
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from hardwon.tasks.task import Task
+
+__all__ = ["TASKS", "Task", "load_task"]
+
+TASKS = {
+    "chain_arithmetic": "hardwon.tasks.chain_arithmetic",
+    "reasoning_gym": "hardwon.tasks.reasoning_gym",
+    "math": "hardwon.tasks.math",
+    "code": "hardwon.tasks.code",
+}
+"""Task name -> module with `load(...) -> Task`."""
+
+EXTRAS = {"reasoning_gym": "reasoning-gym", "datasets": "datasets"}
+"""Top-level module of an optional dependency -> the extra of hardwon that installs it."""
+
+
+def load_task(
+    spec: str, *, data: str | None = None, eval_data: str | None = None, seed: int = 0, **options: Any
+) -> Task:
+    """The task named by `spec`: "math", "code", "chain_arithmetic" or "reasoning_gym:<dataset>".
+
+    `data` and `eval_data` are files or Hugging Face data sets, for tasks that read data. Other
+    options go to the task's own `load`. ValueError names an unknown task or option and the nearest
+    known one; ImportError names the extra to install.
+    """
+    name, _, dataset = spec.partition(":")
+    if name not in TASKS:
+        raise ValueError(f"task={spec!r} is unknown{nearest(name, TASKS)}; known: {', '.join(TASKS)}")
+    given = {"data": data, "eval_data": eval_data, "dataset": dataset or None}
+    arguments = {key: value for key, value in given.items() if value is not None} | options
+    load = import_load(name)
+    accepted = list(inspect.signature(load).parameters)
+    for key in arguments:
+        if key not in accepted and "options" not in accepted:
+            raise ValueError(f"task={spec!r} takes no {key!r}{nearest(key, accepted)}")
+    missing = [
+        key
+        for key, parameter in inspect.signature(load).parameters.items()
+        if key in given and key not in arguments and parameter.default is inspect.Parameter.empty
+    ]
+    if missing:
+        wanted = "reasoning_gym:<dataset>" if missing == ["dataset"] else f"{missing[0]}=<file or data set>"
+        raise ValueError(f"task={spec!r} needs {wanted}")
+    return load(seed=seed, **arguments)
+
+
+def import_load(name: str) -> Callable[..., Task]:
+    try:
+        return importlib.import_module(TASKS[name]).load
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        raise ImportError(
+            f"task={name!r} needs the package {error.name!r}: pip install 'hardwon[{extra}]'", name=error.name
+        ) from error
+
+
+def nearest(word: str, known: Any) -> str:
+    """', did you mean X?' for messages, or '' if nothing is close."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f", did you mean {close[0]!r}?" if close else ""
