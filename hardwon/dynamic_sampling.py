@@ -1,0 +1,232 @@
+"""Fill a batch with groups that carry a signal: bounded, by the group, with carry-over.
+
+dapo's dynamic sampling (arXiv 2503.14476, section 3.2) keeps sampling until the batch is full
+of groups that are neither all correct nor all wrong. Here the rounds are bounded, each round
+asks only for what is still missing, and groups beyond the batch are trained on next time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from hardwon.data import Group, Problem, Rollout, Sample, State, Verdict
+
+# Prompts a round, in batches: the generation batch of dapo's public recipe is three training batches.
+MAX_ROUND_BATCHES = 3
+# How fast the accept rate forgets, per round (ours).
+ACCEPT_RATE_MEMORY = 0.9
+
+
+def keep_varied(group: Group) -> bool:
+    """True if the group has both a correct and a wrong response, by verdict.
+
+    Rows whose verifier failed do not count. Rewards do not either: their standard deviation is
+    not exactly zero on a constant group in float32, and overlong punishment varies it.
+    """
+    found = {rollout.verdict.correct for rollout in group.judged}
+    return len(found) == 2
+
+
+def keep_all(group: Group) -> bool:
+    return True
+
+
+class ProblemStream:
+    """Problems in shuffled epochs: each comes once before any comes again.
+
+    The order depends on the seed and the epoch alone, so the position is all there is to save.
+    """
+
+    def __init__(self, problems: Sequence[Problem], seed: int):
+        self.problems = list(problems)
+        self.seed = seed
+        self.epoch = 0
+        self.position = 0
+        self.waiting: deque[int] = deque()  # taken from the order but not trained on: first in line
+        self._order = self._shuffled(0)
+
+    def _shuffled(self, epoch: int) -> np.ndarray:
+        return np.random.default_rng([self.seed, epoch]).permutation(len(self.problems))
+
+    def _next(self) -> int:
+        if self.waiting:
+            return self.waiting.popleft()
+        if self.position == len(self.problems):
+            self.epoch, self.position = self.epoch + 1, 0
+            self._order = self._shuffled(self.epoch)
+        self.position += 1
+        return int(self._order[self.position - 1])
+
+    def take(self, count: int, exclude: Collection[str] = ()) -> list[Problem]:
+        """The next `count` problems outside `exclude`; fewer if no others exist.
+
+        An excluded problem that comes up (at the edge of an epoch) keeps its place in line.
+        """
+        taken: dict[str, Problem] = {}
+        deferred = []
+        available = sum(p.id not in exclude for p in self.problems) if exclude else len(self.problems)
+        while len(taken) < min(count, available):
+            index = self._next()
+            problem = self.problems[index]
+            if problem.id in exclude or problem.id in taken:
+                deferred.append(index)
+            else:
+                taken[problem.id] = problem
+        self.waiting.extendleft(reversed(deferred))
+        return list(taken.values())
+
+    def give_back(self, problems: Sequence[Problem]) -> None:
+        """Put problems that were taken but not trained on at the head of the line."""
+        index = {p.id: i for i, p in enumerate(self.problems)}
+        self.waiting.extendleft(index[p.id] for p in reversed(problems))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "position": self.position, "waiting": list(self.waiting)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epoch, self.position = state["epoch"], state["position"]
+        self.waiting = deque(state["waiting"])
+        self._order = self._shuffled(self.epoch)
+
+
+@dataclass(frozen=True)
+class Fill:
+    """One batch of groups, oldest first, those that were dropped on the way, and the counts."""
+
+    groups: list[Group]
+    dropped: list[Group]
+    metrics: dict[str, float]
+
+
+class DynamicSampler:
+    """Draws groups until `num_groups` of them pass `keep`, for at most `max_rounds` rounds.
+
+    A round asks for the missing groups divided by the running accept rate. Surplus groups are
+    carried, with the log-probs they were sampled with, until they are `max_age` iterations old;
+    then their problems go back to the head of the stream.
+    """
+
+    def __init__(
+        self,
+        stream: ProblemStream,
+        draw: Callable[[list[Problem], int], list[Group]],
+        *,
+        keep: Callable[[Group], bool],
+        num_groups: int,
+        max_rounds: int,
+        max_age: int,
+    ):
+        self.stream, self.draw, self.keep = stream, draw, keep
+        self.num_groups, self.max_rounds, self.max_age = num_groups, max_rounds, max_age
+        self.carried: list[Group] = []
+        self.asked = self.accepted = 0.0
+
+    @property
+    def accept_rate(self) -> float:
+        """Share of recent groups that were kept; starts at 1, so the first round asks for one batch."""
+        return (self.accepted + 1) / (self.asked + 1)
+
+    def fill(self, iteration: int) -> Fill:
+        """A batch of `num_groups` groups for this iteration, or as many as the bounds allowed."""
+        expired = self._expire(iteration)
+        kept, dropped = list(self.carried), []
+        num_carried, rounds = len(kept), 0
+        seen = {g.state.problem.id for g in kept}
+        while len(kept) < self.num_groups and rounds < self.max_rounds:
+            problems = self.stream.take(self._round_size(self.num_groups - len(kept)), seen)
+            if not problems:
+                break
+            seen |= {p.id for p in problems}
+            groups = self.draw(problems, iteration)
+            passed = [g for g in groups if self.keep(g)]
+            dropped += [g for g in groups if not self.keep(g)]
+            kept += passed
+            rounds += 1
+            self.asked = ACCEPT_RATE_MEMORY * self.asked + len(groups)
+            self.accepted = ACCEPT_RATE_MEMORY * self.accepted + len(passed)
+        used, self.carried = kept[: self.num_groups], kept[self.num_groups :]
+        metrics = self._metrics(used, dropped, expired, rounds, num_carried)
+        return Fill(used, dropped, metrics)
+
+    def put_back(self, groups: list[Group]) -> None:
+        """Keep groups of a batch that was not trained on, for the next one."""
+        self.carried = groups + self.carried
+
+    def _round_size(self, missing: int) -> int:
+        return min(math.ceil(missing / self.accept_rate), MAX_ROUND_BATCHES * self.num_groups)
+
+    def _expire(self, iteration: int) -> list[Group]:
+        expired = [g for g in self.carried if iteration - g.iteration > self.max_age]
+        self.carried = [g for g in self.carried if iteration - g.iteration <= self.max_age]
+        self.stream.give_back([g.state.problem for g in expired])
+        return expired
+
+    def _metrics(
+        self, used: list[Group], dropped: list[Group], expired: list[Group], rounds: int, num_carried: int
+    ) -> dict[str, float]:
+        return {
+            "dynamic_sampling/rounds": rounds,
+            "dynamic_sampling/kept": len(used),
+            "dynamic_sampling/all_correct": sum(g.success_rate == 1 for g in dropped),
+            "dynamic_sampling/all_wrong": sum(g.success_rate == 0 for g in dropped),
+            "dynamic_sampling/carried": num_carried,
+            "dynamic_sampling/expired": len(expired),
+            "dynamic_sampling/accept_rate": self.accept_rate,
+            "dynamic_sampling/wasted_tokens": sum(r.length for g in dropped + expired for r in g.rollouts),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "stream": self.stream.state_dict(),
+            "carried": [group_to_state(g) for g in self.carried],
+            "asked": self.asked,
+            "accepted": self.accepted,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.stream.load_state_dict(state["stream"])
+        problems = {p.id: p for p in self.stream.problems}
+        self.carried = [group_from_state(g, problems) for g in state["carried"]]
+        self.asked, self.accepted = state["asked"], state["accepted"]
+
+
+def group_to_state(group: Group) -> dict[str, Any]:
+    """Plain values and tensors, from which `group_from_state` makes the same group bit for bit."""
+    return {
+        "problem": group.state.problem.id,
+        "prefix_ids": list(group.state.prefix_ids),
+        "prompt_ids": list(group.prompt_ids),
+        "iteration": group.iteration,
+        "rollouts": [
+            {
+                "ids": torch.from_numpy(r.sample.ids),
+                "log_probs": torch.from_numpy(r.sample.log_probs),
+                "finished": r.sample.finished,
+                "text": r.text,
+                "verdict": asdict(r.verdict),
+                "reward": torch.tensor(r.reward, dtype=torch.float64),
+            }
+            for r in group.rollouts
+        ],
+    }
+
+
+def group_from_state(state: dict[str, Any], problems: dict[str, Problem]) -> Group:
+    rollouts = tuple(
+        Rollout(
+            Sample(r["ids"].numpy(), r["log_probs"].numpy(), r["finished"]),
+            r["text"],
+            Verdict(**r["verdict"]),
+            r["reward"].item(),
+        )
+        for r in state["rollouts"]
+    )
+    start = State(problems[state["problem"]], tuple(state["prefix_ids"]))
+    return Group(start, tuple(state["prompt_ids"]), rollouts, state["iteration"])
