@@ -42,7 +42,8 @@ class TaskSettings(Settings):
     eval_data: str | None = Field(None, description="held-out problems; default: a fixed part of `data`")
     task_options: dict[str, Any] = Field(default_factory=dict, description="what the task itself takes")
     reward: str | None = Field(
-        None, description="package.module:function with TRL's or verl's signature; a.b:f*0.5,c.d:g for several"
+        None,
+        description="package.module:function with TRL's or verl's signature; a.b:f*0.5,c.d:g for several",
     )
 
 
@@ -69,7 +70,9 @@ class RunSettings(Settings):
     seed: int = 0
     checkpoint_every: int = Field(50, gt=0, description="iterations (ours)")
     keep_checkpoints: int = Field(2, gt=0, description="the last N and the best (ours)")
-    log_to: list[Literal["tensorboard", "wandb"]] = Field(default_factory=list, description="beside metrics.jsonl")
+    log_to: list[Literal["tensorboard", "wandb"]] = Field(
+        default_factory=list, description="beside metrics.jsonl"
+    )
 
 
 class EvaluationSettings(Settings):
@@ -123,7 +126,9 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise ValueError(f"config file {str(path)!r} must hold `key: value` lines, not a {type(value).__name__}")
+        raise ValueError(
+            f"config file {str(path)!r} must hold `key: value` lines, not a {type(value).__name__}"
+        )
     return {str(k): _parse_value(str(k), v) if isinstance(v, str) else v for k, v in value.items()}
 
 
@@ -169,5 +174,3 @@ def non_default(settings: Settings) -> dict[str, Any]:
         for k, v in settings.model_dump().items()
         if v != fields[k].get_default(call_default_factory=True)
     }
-
-

@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 
-from hardwon.data import Group, Problem, Rollout, Sample, State, Verdict
+from hardwon.data import Group, Problem
 
 # Prompts a round, in batches: the generation batch of dapo's public recipe is three training batches.
 MAX_ROUND_BATCHES = 3
@@ -185,7 +184,7 @@ class DynamicSampler:
     def state_dict(self) -> dict[str, Any]:
         return {
             "stream": self.stream.state_dict(),
-            "carried": [group_to_state(g) for g in self.carried],
+            "carried": [_with_problem(g, Problem(g.state.problem.id, "", "")) for g in self.carried],
             "asked": self.asked,
             "accepted": self.accepted,
         }
@@ -193,40 +192,10 @@ class DynamicSampler:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.stream.load_state_dict(state["stream"])
         problems = {p.id: p for p in self.stream.problems}
-        self.carried = [group_from_state(g, problems) for g in state["carried"]]
+        self.carried = [_with_problem(g, problems[g.state.problem.id]) for g in state["carried"]]
         self.asked, self.accepted = state["asked"], state["accepted"]
 
 
-def group_to_state(group: Group) -> dict[str, Any]:
-    """Plain values and tensors, from which `group_from_state` makes the same group bit for bit."""
-    return {
-        "problem": group.state.problem.id,
-        "prefix_ids": list(group.state.prefix_ids),
-        "prompt_ids": list(group.prompt_ids),
-        "iteration": group.iteration,
-        "rollouts": [
-            {
-                "ids": torch.from_numpy(r.sample.ids),
-                "log_probs": torch.from_numpy(r.sample.log_probs),
-                "finished": r.sample.finished,
-                "text": r.text,
-                "verdict": asdict(r.verdict),
-                "reward": torch.tensor(r.reward, dtype=torch.float64),
-            }
-            for r in group.rollouts
-        ],
-    }
-
-
-def group_from_state(state: dict[str, Any], problems: dict[str, Problem]) -> Group:
-    rollouts = tuple(
-        Rollout(
-            Sample(r["ids"].numpy(), r["log_probs"].numpy(), r["finished"]),
-            r["text"],
-            Verdict(**r["verdict"]),
-            r["reward"].item(),
-        )
-        for r in state["rollouts"]
-    )
-    start = State(problems[state["problem"]], tuple(state["prefix_ids"]))
-    return Group(start, tuple(state["prompt_ids"]), rollouts, state["iteration"])
+def _with_problem(group: Group, problem: Problem) -> Group:
+    """A saved group names its problem by id alone: the rest comes from the data, as does a new one."""
+    return replace(group, state=replace(group.state, problem=problem))

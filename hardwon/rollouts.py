@@ -67,7 +67,9 @@ def sample_groups(
         for state, group in zip(states, samples, strict=True)
     ]
     verdicts = iter(
-        sampler.task.verify([(s.problem, text) for s, group in zip(states, texts, strict=True) for text in group])
+        sampler.task.verify(
+            [(s.problem, text) for s, group in zip(states, texts, strict=True) for text in group]
+        )
     )
     return [
         Group(
