@@ -97,9 +97,14 @@ class ProblemStream:
 
 @dataclass(frozen=True)
 class Fill:
-    """One batch of groups, oldest first, those that were dropped on the way, and the counts."""
+    """One batch of groups, oldest first, and what else became of what was sampled.
+
+    `sampled` are all groups drawn for this batch, kept or not: the honest success rate is theirs.
+    `dropped` were not varied or are too old; nothing trains on them.
+    """
 
     groups: list[Group]
+    sampled: list[Group]
     dropped: list[Group]
     metrics: dict[str, float]
 
@@ -135,7 +140,7 @@ class DynamicSampler:
     def fill(self, iteration: int) -> Fill:
         """A batch of `num_groups` groups for this iteration, or as many as the bounds allowed."""
         expired = self._expire(iteration)
-        kept, dropped = list(self.carried), []
+        kept, sampled = list(self.carried), []
         num_carried, rounds = len(kept), 0
         seen = {g.state.problem.id for g in kept}
         while len(kept) < self.num_groups and rounds < self.max_rounds:
@@ -145,14 +150,15 @@ class DynamicSampler:
             seen |= {p.id for p in problems}
             groups = self.draw(problems, iteration)
             passed = [g for g in groups if self.keep(g)]
-            dropped += [g for g in groups if not self.keep(g)]
+            sampled += groups
             kept += passed
             rounds += 1
             self.asked = ACCEPT_RATE_MEMORY * self.asked + len(groups)
             self.accepted = ACCEPT_RATE_MEMORY * self.accepted + len(passed)
         used, self.carried = kept[: self.num_groups], kept[self.num_groups :]
+        dropped = [g for g in sampled if not self.keep(g)]
         metrics = self._metrics(used, dropped, expired, rounds, num_carried)
-        return Fill(used, dropped, metrics)
+        return Fill(used, sampled, dropped + expired, metrics)
 
     def put_back(self, groups: list[Group]) -> None:
         """Keep groups of a batch that was not trained on, for the next one."""
