@@ -19,7 +19,7 @@ def split_lines(text: str) -> list[str]:
     """
     pieces = text.split("\n")
     steps = [piece + "\n" for piece in pieces[:-1]]
-    return steps + [pieces[-1]] if pieces[-1] else steps
+    return [*steps, pieces[-1]] if pieces[-1] else steps
 
 
 def nothing_to_close() -> None:
