@@ -1,0 +1,98 @@
+"""Keys and values of many rows at different ages, all written at one shared column.
+
+Shapes: `R` rows of the buffer, `K` key/value heads, `C` columns, `D` head size.
+
+Each row's tokens stand in adjacent columns that end at the shared column `end`, however old the
+row is: rows differ in where they begin. So a decode step writes one column for all rows in place,
+attention reads one view of the buffer, and nothing is concatenated. What stands left of a row's
+beginning is hidden by the attention mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from transformers import Cache
+from transformers.cache_utils import DynamicLayer
+
+
+@dataclass
+class Window:
+    """The part of the buffer in use: rows [0, rows), columns [start, end)."""
+
+    rows: int = 0
+    start: int = 0
+    end: int = 0
+
+
+class WindowLayer(DynamicLayer):
+    """One layer's buffer; `update` writes the newest column and returns the window."""
+
+    def __init__(self, window: Window, keys_RKCD: Tensor, values_RKCD: Tensor) -> None:
+        super().__init__()
+        self.window = window
+        self.keys: Tensor = keys_RKCD
+        self.values: Tensor = values_RKCD
+        self.dtype, self.device = keys_RKCD.dtype, keys_RKCD.device
+        self.is_initialized = True
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        window = self.window
+        keys = self.keys[: window.rows, :, window.start : window.end]
+        values = self.values[: window.rows, :, window.start : window.end]
+        keys[:, :, -1:] = key_states
+        values[:, :, -1:] = value_states
+        return keys, values
+
+    def get_seq_length(self) -> int:
+        return self.window.end - self.window.start - 1
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.window.end - self.window.start, 0
+
+
+class RowCache(Cache):
+    """The buffers of all layers and the window that they share."""
+
+    def __init__(self, like: Sequence[tuple[Tensor, Tensor]], rows: int, columns: int) -> None:
+        """Zeroed buffers with the heads, sizes and dtypes of `like`, one `(keys, values)` a layer.
+
+        Zeroed, because what the mask hides is still multiplied by a probability of 0.
+        """
+        self.window = Window()
+        self.columns = columns
+        self.window_layers = [
+            WindowLayer(self.window, *(t.new_zeros(rows, t.shape[1], columns, t.shape[3]) for t in pair))
+            for pair in like
+        ]
+        super().__init__(layers=list(self.window_layers))
+
+    def buffers(self) -> list[Tensor]:
+        return [tensor for layer in self.window_layers for tensor in (layer.keys, layer.values)]
+
+    def append_rows(self, states: Sequence[Tensor]) -> None:
+        """Add rows below the live ones; each of `states` (N, K, L, D) ends at the shared column."""
+        first, end = self.window.rows, self.window.end
+        for buffer, new in zip(self.buffers(), states, strict=True):
+            buffer[first : first + new.shape[0], :, end - new.shape[2] : end] = new
+        self.window.rows += states[0].shape[0]
+
+    def move_rows(self, target: Tensor, source: Tensor) -> None:
+        """Overwrite rows `target` by rows `source`."""
+        columns = slice(self.window.start, self.window.end)
+        for buffer in self.buffers():
+            buffer[target, :, columns] = buffer[source, :, columns]
+
+    def shift(self, end: int) -> int:
+        """Move the window left until it ends at `end`; returns by how many columns."""
+        window, distance = self.window, self.window.end - end
+        old, new = slice(window.start, window.end), slice(window.start - distance, end)
+        for buffer in self.buffers():
+            buffer[: window.rows, :, new] = buffer[: window.rows, :, old].clone()
+        window.start, window.end = new.start, end
+        return distance

@@ -1,0 +1,52 @@
+"""Low-rank adapters through peft: add them, and write them merged and alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def has_adapters(model: Any) -> bool:
+    return hasattr(model, "peft_config") and hasattr(model, "get_base_model")
+
+
+def add_adapters(model: Any, rank: int) -> Any:
+    """Adapters of this rank on all linear layers but the head; alpha = 2 * rank, no dropout (ours)."""
+    if rank < 0:
+        raise ValueError(f"lora_rank={rank} must be 0 (train all weights) or more")
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError as error:
+        raise ValueError(f"lora_rank={rank} needs the package peft: pip install 'hardwon[lora]'") from error
+    config = LoraConfig(
+        r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
+    return get_peft_model(model, config)
+
+
+def save_merged(model: Any, path: Path) -> None:
+    """Write merged weights to `path` and the adapters to `path/adapter`; `model` itself is not touched.
+
+    Merging and unmerging in place would leave rounding in the weights that train on.
+    """
+    model.get_base_model().save_pretrained(path, state_dict=merged_state_dict(model))
+    model.save_pretrained(path / "adapter")
+
+
+@torch.no_grad()
+def merged_state_dict(model: Any) -> dict[str, torch.Tensor]:
+    """Weights of the model without adapters that computes what `model` computes with them."""
+    from peft.tuners.lora import LoraLayer
+
+    base = model.get_base_model()
+    merged: dict[str, torch.Tensor] = {}
+    for name, tensor in base.state_dict().items():
+        if ".lora_" not in name:
+            merged[name.replace(".base_layer.", ".")] = tensor
+    for name, module in base.named_modules():
+        if isinstance(module, LoraLayer):
+            delta = sum(module.get_delta_weight(adapter) for adapter in module.active_adapters)
+            merged[f"{name}.weight"] = merged[f"{name}.weight"] + delta
+    return merged

@@ -1,0 +1,53 @@
+"""Where a model comes from: the packaged one, a directory, or a name on the Hugging Face hub."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+EMBEDDED = Path(__file__).parent / "embedded"
+
+
+def resolve_model(model: str | Path) -> str:
+    """`"embedded"`, an existing directory, or a hub name (`organisation/name`), as from_pretrained wants it.
+
+    What looks like a path is never asked for on the network: it has to exist. A path is anything
+    absolute, anything that begins with `.` or `~`, has more than one slash, or whose first part is a
+    directory here.
+    """
+    text = str(model)
+    if text == "embedded":
+        return str(EMBEDDED)
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return str(path)
+    if path.is_file():
+        raise ValueError(f"model={text} is a file; give the directory that holds config.json: {path.parent}")
+    if _looks_like_a_path(text, path):
+        raise ValueError(f"model={text} does not exist{_nearest(path)}")
+    return text
+
+
+def from_pretrained(load: Callable[..., Any], model: str | Path, **kwargs: Any) -> Any:
+    """`load(resolved model, **kwargs)` without remote code; ValueError naming the model if it fails."""
+    source = resolve_model(model)
+    try:
+        return load(source, trust_remote_code=False, local_files_only=Path(source).is_dir(), **kwargs)
+    except (OSError, ValueError) as error:
+        where = "this directory" if Path(source).is_dir() else "the Hugging Face hub or its local cache"
+        raise ValueError(f"model={model} could not be loaded from {where}: {error}") from error
+
+
+def _looks_like_a_path(text: str, path: Path) -> bool:
+    if path.is_absolute() or text.startswith((".", "~")) or text.endswith("/") or "\\" in text:
+        return True
+    return len(path.parts) > 2 or (len(path.parts) == 2 and Path(path.parts[0]).is_dir())
+
+
+def _nearest(path: Path) -> str:
+    """The part of the path that does exist, to show where it went wrong."""
+    for parent in path.parents:
+        if parent.is_dir() and str(parent) != ".":
+            return f"; {parent} does, and holds {sorted(p.name for p in parent.iterdir())[:5]}"
+    return ""

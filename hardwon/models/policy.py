@@ -1,0 +1,187 @@
+"""The model that is trained: load, save, and score responses.
+
+Shapes: `B` responses, `L` tokens of the padded input, `T` = L - 1, `N` response tokens of the
+batch, `H` hidden size, `V` vocabulary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from hardwon.data import Sampling, TokenBatch
+from hardwon.functional.log_probs import token_log_probs
+from hardwon.models import lora
+from hardwon.models.paths import from_pretrained
+from hardwon.models.tokens import eos_ids, load_tokenizer
+
+Dtype = Literal["float32", "bfloat16"]
+
+
+class Policy:
+    """A causal language model and its tokenizer.
+
+    `model` is what is trained (with LoRA: the peft model, of which only adapters take gradients).
+    Weights are float32; with `dtype="bfloat16"` the forward pass runs under autocast. The model
+    stays in eval mode: dropout would make the ratio to the sampled log-probs differ from 1.
+    """
+
+    def __init__(self, model: Any, tokenizer: PreTrainedTokenizerBase, dtype: Dtype = "float32") -> None:
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.dtype = dtype
+        causal_lm = self.causal_lm
+        check_logits_are_linear(causal_lm)
+        self.eos_ids = eos_ids(tokenizer, causal_lm.config, causal_lm.generation_config)
+
+    @classmethod
+    def load(
+        cls,
+        model: str | Path,
+        dtype: Dtype = "float32",
+        device: str = "auto",
+        lora_rank: int = 0,
+        gradient_checkpointing: bool = False,
+    ) -> Self:
+        """Load `"embedded"`, a directory or a hub name.
+
+        `device="auto"` is the GPU if there is one. `lora_rank` > 0 trains adapters on every linear
+        layer instead of the weights. ValueError for a model that does not exist or whose logits are
+        not a linear map of its hidden states.
+        """
+        if dtype not in ("float32", "bfloat16"):
+            raise ValueError(f"dtype={dtype} is not one of float32, bfloat16")
+        tokenizer = load_tokenizer(model)
+        causal_lm = from_pretrained(AutoModelForCausalLM.from_pretrained, model, dtype=torch.float32)
+        causal_lm.to(resolve_device(device))
+        if gradient_checkpointing:
+            causal_lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        trained = lora.add_adapters(causal_lm, lora_rank) if lora_rank else causal_lm
+        return cls(trained, tokenizer, dtype)
+
+    def save(self, path: str | Path) -> None:
+        """Write model and tokenizer in the Hugging Face format (safetensors).
+
+        With LoRA the weights are written with the adapters merged in, so that any reader of the
+        format can use them, and the adapters alone in `adapter/` beside them.
+        """
+        if lora.has_adapters(self.model):
+            lora.save_merged(self.model, Path(path))
+        else:
+            self.causal_lm.save_pretrained(path)
+        self.tokenizer.save_pretrained(path)
+
+    @property
+    def causal_lm(self) -> Any:
+        """The transformers model, also where peft wraps it."""
+        return self.model.get_base_model() if lora.has_adapters(self.model) else self.model
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens that prompt and response may have together."""
+        config = self.causal_lm.config.get_text_config()
+        return int(getattr(config, "max_position_embeddings", None) or 2**31)
+
+    def head(self) -> tuple[Tensor, Tensor | None]:
+        """`(weight_VH, bias_V or None)` of the layer that turns hidden states into logits."""
+        layer = self.causal_lm.get_output_embeddings()
+        return layer.weight, getattr(layer, "bias", None)
+
+    def autocast(self) -> contextlib.AbstractContextManager[object]:
+        """The precision of every forward pass; training and generation share it, so log-probs agree."""
+        if self.dtype == "float32":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+    def log_probs(self, batch: TokenBatch, sampling: Sampling) -> tuple[Tensor, Tensor]:
+        """`(log_probs_BT, entropy_BT)` in nats of the response tokens, 0 elsewhere, on the policy's device.
+
+        They are those of the sampling distribution (temperature, top-k, top-p), so that on-policy the
+        ratio to the sampled log-probs is 1. Only log_probs carry a gradient. Hidden states are
+        computed once for the whole batch, logits for response tokens alone and in chunks.
+        """
+        mask_BT = batch.response_mask_BT.to(self.device).bool()
+        length = max(int(batch.attention_mask_BL.any(dim=0).sum()), 1)  # trailing columns may be all padding
+        ids_BL = batch.input_ids_BL[:, :length].to(self.device)
+        selected_BT = mask_BT[:, : length - 1]
+        # Padding is on the right and attention is causal, so no response token sees it: without a
+        # mask the fastest attention kernels apply, and the result is the same.
+        with self.autocast(), _checkpointed(self.causal_lm):
+            hidden_BLH = self.causal_lm.base_model(input_ids=ids_BL, use_cache=False)[0]
+            weight_VH, bias_V = self.head()
+            log_probs_N, entropy_N = token_log_probs(
+                hidden_BLH[:, :-1][selected_BT],
+                weight_VH,
+                bias_V,
+                ids_BL[:, 1:][selected_BT],
+                temperature=sampling.temperature,
+                top_k=sampling.top_k,
+                top_p=sampling.top_p,
+            )
+        log_probs_BT = log_probs_N.new_zeros(mask_BT.shape).masked_scatter(mask_BT, log_probs_N)
+        entropy_BT = entropy_N.new_zeros(mask_BT.shape).masked_scatter(mask_BT, entropy_N)
+        return log_probs_BT, entropy_BT
+
+
+def resolve_device(device: str) -> torch.device:
+    """`auto` is the GPU if there is one; ValueError for a device that is not there."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"device={device}, but no GPU is visible: use device=cpu or device=auto")
+    return torch.device(device)
+
+
+@contextlib.contextmanager
+def _checkpointed(model: nn.Module) -> Iterator[None]:
+    """Let gradient checkpointing run in an eval model: transformers asks each layer for `training`.
+
+    Only the layer's own flag is set, not its children's, so that dropout stays off.
+    """
+    layers = [
+        m for m in model.modules() if isinstance(m, GradientCheckpointingLayer) and m.gradient_checkpointing
+    ]
+    for layer in layers:
+        layer.training = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.training = False
+
+
+def check_logits_are_linear(model: Any) -> None:
+    """ValueError if the model caps or scales its logits, because scoring multiplies by the head alone."""
+    config = model.config.get_text_config()
+    neutral = {"final_logit_softcapping": (None,), "logits_scaling": (None, 1.0), "logit_scale": (None, 1.0)}
+    for name, values in neutral.items():
+        value = getattr(config, name, None)
+        if value not in values:
+            raise ValueError(
+                f"{config.model_type} transforms its logits ({name}={value}), which hardwon does not apply; "
+                "use a model without it (Llama, Qwen, Mistral, ...)"
+            )
+    head = model.get_output_embeddings()
+    if head is None:
+        raise ValueError(
+            f"{config.model_type} has no output layer that hardwon can find (get_output_embeddings)"
+        )
+    ids_1L = torch.arange(8, device=model.device)[None] % config.vocab_size
+    with torch.inference_mode():
+        expected = model(input_ids=ids_1L, use_cache=False).logits
+        actual = head(model.base_model(input_ids=ids_1L, use_cache=False)[0])
+    if not torch.allclose(actual, expected, rtol=1e-4, atol=1e-5):
+        raise ValueError(
+            f"{config.model_type} does more than a linear map to make logits, which hardwon does not apply"
+        )
