@@ -84,8 +84,9 @@ class Optimizer:
         self.adamw.zero_grad(set_to_none=True)
         if self.bad_in_a_row >= MAX_BAD_STEPS:
             raise FloatingPointError(
-                f"{self.bad_in_a_row} steps in a row had a gradient that is not finite (last norm {norm}); the "
-                f"weights are those before them. Lower learning_rate (now {learning_rate:g}), or try dtype=float32"
+                f"{self.bad_in_a_row} steps in a row had a gradient that is not finite (last norm {norm}); "
+                "the weights are those before them. Lower learning_rate "
+                f"(now {learning_rate:g}), or try dtype=float32"
             )
         return norm
 

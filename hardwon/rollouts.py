@@ -25,6 +25,11 @@ def outcome_reward(verdict: Verdict, length: int, truncated: bool) -> float:
     return 1.0 if verdict.correct else -1.0
 
 
+def score_reward(verdict: Verdict, length: int, truncated: bool) -> float:
+    """The verifier's own score; +1/-1 where it gave none."""
+    return outcome_reward(verdict, length, truncated) if verdict.score is None else verdict.score
+
+
 def rollout_seed(seed: int, iteration: int, state: State, index: int) -> int:
     """A 64-bit seed of its own for each (run, iteration, state, rollout).
 

@@ -102,7 +102,9 @@ OPO = GRPO.but(
     aggregation="token_mean",
     settings=_settings(kl_coef=0.0),
 )
-MAXRL = GRPO.but("arXiv 2602.02710", advantages=A.max_rl, aggregation="token_mean", settings=_settings(kl_coef=0.0))
+MAXRL = GRPO.but(
+    "arXiv 2602.02710", advantages=A.max_rl, aggregation="token_mean", settings=_settings(kl_coef=0.0)
+)
 PASSK = DAPO.but(
     "arXiv 2508.10751",
     advantages=partial(A.pass_at_k, k=4),

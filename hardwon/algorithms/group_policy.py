@@ -1,0 +1,295 @@
+"""da3po and the group-relative family, online: sample groups, compare within each, update, repeat.
+
+da3po is arXiv 2608.27982: dapo (arXiv 2503.14476) with Direct Advantage Amplification. What the
+members of the family differ in is in group_recipes.py, and what an update does in group_update.py;
+this file has the settings and the loop that they share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+
+from hardwon.algorithms.group_metrics import Clock, describe, figures
+from hardwon.algorithms.group_recipes import RECIPES, Recipe
+from hardwon.algorithms.group_update import Row, make_rows, update
+from hardwon.checkpoints import load_state, save_state
+from hardwon.config import OptimizerSettings
+from hardwon.data import Group, Problem, State, Verdict
+from hardwon.dynamic_sampling import DynamicSampler, Fill, ProblemStream, keep_all, keep_varied
+from hardwon.evaluate import evaluate_and_record
+from hardwon.functional.reward_shaping import soft_overlong_punishment
+from hardwon.models.policy import Policy
+from hardwon.optimization import Optimizer, learning_rate_at
+from hardwon.progress import Display, Interrupt
+from hardwon.rollouts import Reward, outcome_reward, sample_groups, score_reward
+from hardwon.run import Run
+from hardwon.tasks.rows import fingerprint
+from hardwon.workbench import SharedSettings, Workbench, check_prompts, open_workbench
+
+Amplification = Literal["none", "daa", "symmetric", "ungated", "shrink_incorrect", "mirrored", "exact"]
+
+
+class Config(SharedSettings, OptimizerSettings):
+    """Settings of the group-relative family. Defaults are dapo's published ones unless marked ours."""
+
+    algorithm: str = "da3po"
+    iterations: int = Field(1000, gt=0, description="(ours)")
+    prompts_per_iteration: int = Field(512, gt=0)
+    group_size: int = 16
+    updates_per_iteration: int = Field(16, gt=0, description="mini-batches of an iteration")
+    epochs_per_iteration: int = Field(1, gt=0, description="passes over the mini-batches")
+    clip_low: float = Field(0.2, gt=0)
+    clip_high: float = Field(0.2, gt=0)
+    dual_clip: float | None = Field(
+        None, gt=1, description="bound for negative advantages; public recipe: 10"
+    )
+    kl_coef: float = Field(0.0, ge=0)
+    mismatch_cap: float | None = Field(
+        None, gt=0, description="cap of the importance weight trainer/generator (public recipes: 2)"
+    )
+    amplification: Amplification = "none"
+    amplification_factor: float = Field(2.0, gt=0, description="lambda")
+    amplification_threshold: float = Field(0.5, ge=0, le=1, description="tau, strict")
+    amplify_by: Literal["verdict", "reward"] = Field(
+        "verdict", description="what makes a response count as correct; the paper leaves it open"
+    )
+    dynamic_sampling: bool = False
+    max_rounds: int = Field(10, gt=0)
+    max_age: int = Field(1, ge=0, description="iterations that a surplus group may wait (ours)")
+    on_shortfall: Literal["train", "skip", "fail"] = Field(
+        "train", description="what to do with a short batch after max_rounds (ours)"
+    )
+    overlong: Literal["none", "punish", "filter"] = "none"
+    overlong_buffer: int = Field(4096, gt=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> Config:
+        if self.group_size < 2:
+            raise ValueError(
+                f"group_size={self.group_size}: an advantage compares the rollouts of one prompt, so a group "
+                "needs at least 2; the nearest valid choice is 2"
+            )
+        prompts, updates = self.prompts_per_iteration, self.updates_per_iteration
+        if prompts % updates:
+            near = min((d for d in range(1, prompts + 1) if prompts % d == 0), key=lambda d: abs(d - updates))
+            raise ValueError(
+                f"updates_per_iteration={updates} does not divide prompts_per_iteration={prompts}; the nearest "
+                f"valid choice is {near}"
+            )
+        if self.overlong == "punish" and self.overlong_buffer > self.max_new_tokens:
+            raise ValueError(
+                f"overlong_buffer={self.overlong_buffer} is longer than max_new_tokens={self.max_new_tokens}; "
+                f"the published proportion would be {max(self.max_new_tokens // 5, 1)}"
+            )
+        return self
+
+
+# Settings of ours for the embedded model, over the papers': a run of minutes on two CPU cores.
+EMBEDDED: Mapping[str, Any] = {
+    "iterations": 400,
+    "prompts_per_iteration": 64,
+    "group_size": 8,
+    "updates_per_iteration": 1,
+    "max_prompt_tokens": 64,
+    "max_new_tokens": 40,
+    "overlong_buffer": 8,
+    "learning_rate": 2e-4,
+    "warmup_iterations": 10,
+    "eval_problems": 512,
+}
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """What the loop carries from one iteration to the next."""
+
+    config: Config
+    recipe: Recipe
+    bench: Workbench
+    reference: Policy | None
+    optimizer: Optimizer
+    prompts: DynamicSampler
+
+
+def train(config: Config, run: Run, display: Display) -> Path:
+    """Train until `config.iterations`, from the run's newest checkpoint if it has one.
+
+    Returns the directory of the trained model in the Hugging Face format. On Ctrl-C or SIGTERM the
+    iteration is finished and saved, then KeyboardInterrupt is raised. FloatingPointError after
+    several non-finite gradients in a row; RuntimeError for a short batch with on_shortfall=fail.
+    """
+    trainer, start = prepare(config, run)
+    evaluate = partial(evaluate_and_record, trainer.bench, run, config)
+    if start == 1:
+        evaluate(0)
+    with Interrupt(display) as interrupt:
+        for iteration in range(start, config.iterations + 1):
+            metrics = iterate(trainer, run, iteration)
+            last = iteration == config.iterations
+            if last or (config.eval_every and iteration % config.eval_every == 0):
+                metrics |= evaluate(iteration)
+            run.log(iteration, metrics)
+            display.update(iteration, figures(metrics))
+            if last or interrupt.requested or iteration % config.checkpoint_every == 0:
+                checkpoint(trainer, run, iteration, metrics.get("eval/mean@1"))
+            if interrupt.requested and not last:
+                raise KeyboardInterrupt
+    trainer.bench.policy.save(run.path / "model")
+    return run.path / "model"
+
+
+def iterate(trainer: Trainer, run: Run, iteration: int) -> dict[str, float]:
+    """One iteration, in the order of the paper's algorithm box."""
+    config, policy, clock = trainer.config, trainer.bench.policy, Clock()
+    fill = trainer.prompts.fill(iteration)
+    groups = trainable(trainer, fill)
+    clock.lap("rollout")
+    rows, advantages_PG = make_rows(groups, trainer.recipe, config, policy, trainer.reference)
+    steps = []
+    for progress, mini_batch in mini_batches(rows, config, iteration):
+        rate = learning_rate_at(config, iteration - 1 + progress, config.iterations)
+        steps.append(update(policy, trainer.optimizer, mini_batch, trainer.recipe, config, rate))
+    trainer.bench.generator.load_weights(policy)
+    clock.lap("update")
+    record_rollouts(trainer, run, iteration, fill, groups, advantages_PG)
+    return describe(fill, groups, steps, clock) | {
+        "skipped_steps": trainer.optimizer.bad_steps,
+        "learning_rate": learning_rate_at(config, iteration - 1, config.iterations),
+    }
+
+
+def prepare(config: Config, run: Run) -> tuple[Trainer, int]:
+    """Everything the loop needs, as it was in the run's newest checkpoint, and the next iteration."""
+    recipe, saved = RECIPES[config.algorithm], run.latest_checkpoint()
+    # With LoRA the saved model has its adapters merged in; training goes on from base and adapters.
+    weights = saved.path / "model" if saved and not config.lora_rank else None
+    bench = open_workbench(config, weights=weights, reward=reward_of(config))
+    check_prompts(bench.train + bench.held_out, bench.sampler)
+    reference = Policy.load(config.model, bench.policy.dtype, config.device) if config.kl_coef else None
+    optimizer = Optimizer(bench.policy.model, config)
+
+    def draw(problems: list[Problem], iteration: int) -> list[Group]:
+        return sample_groups(
+            [State(p) for p in problems],
+            sampler=bench.sampler,
+            sampling=config.sampling,
+            num_samples=config.group_size,
+            iteration=iteration,
+        )
+
+    prompts = DynamicSampler(
+        ProblemStream(bench.train, config.seed),
+        draw,
+        keep=keep_varied if config.dynamic_sampling else keep_all,
+        num_groups=config.prompts_per_iteration,
+        max_rounds=config.max_rounds if config.dynamic_sampling else 1,
+        max_age=config.max_age,
+    )
+    trainer = Trainer(config, recipe, bench, reference, optimizer, prompts)
+    if saved:
+        restore(trainer, saved.path / "state")
+    return trainer, saved.iteration + 1 if saved else 1
+
+
+def reward_of(config: Config) -> Reward:
+    """The reward that training uses: the verdict or the verifier's score, less soft overlong punishment."""
+    base = score_reward if config.reward_from == "score" or config.reward else outcome_reward
+    if config.overlong != "punish":
+        return base
+
+    def punished(verdict: Verdict, length: int, truncated: bool) -> float:
+        punishment = soft_overlong_punishment(
+            torch.tensor(length), config.max_new_tokens, config.overlong_buffer
+        )
+        return base(verdict, length, truncated) + float(punishment)
+
+    return punished
+
+
+def trainable(trainer: Trainer, fill: Fill) -> list[Group]:
+    """The groups of a batch to train on; what becomes of a short one is `on_shortfall`."""
+    config, missing = trainer.config, trainer.config.prompts_per_iteration - len(fill.groups)
+    if not missing or config.on_shortfall == "train":
+        return fill.groups
+    if config.on_shortfall == "fail":
+        raise RuntimeError(
+            f"only {len(fill.groups)} of prompts_per_iteration={config.prompts_per_iteration} groups were varied "
+            f"after max_rounds={config.max_rounds}. Raise max_rounds, or set on_shortfall=train or skip"
+        )
+    trainer.prompts.put_back(fill.groups)
+    return []
+
+
+def mini_batches(
+    rows: Sequence[Sequence[Row]], config: Config, iteration: int
+) -> Iterator[tuple[float, list[Row]]]:
+    """The rows of each update, with the share of the iteration that is done before it.
+
+    Groups stay whole and are dealt out in an order of their own each epoch; a short batch has
+    updates as large as a full one, and so fewer of them.
+    """
+    size = config.prompts_per_iteration // config.updates_per_iteration
+    starts = range(0, len(rows), size)
+    for epoch in range(config.epochs_per_iteration):
+        order = np.random.default_rng([config.seed, iteration, epoch]).permutation(len(rows))
+        for number, start in enumerate(starts):
+            done = (epoch + number / len(starts)) / config.epochs_per_iteration
+            yield done, [row for p in order[start : start + size] for row in rows[p]]
+
+
+def record_rollouts(
+    trainer: Trainer,
+    run: Run,
+    iteration: int,
+    fill: Fill,
+    groups: list[Group],
+    advantages_PG: torch.Tensor,
+) -> None:
+    """Store what was trained on, and what never will be; a carried group is stored when its time comes."""
+    untrained = fill.dropped + (trainer.prompts.carried if iteration == trainer.config.iterations else [])
+    everything = groups + untrained
+    shape = (len(everything), trainer.config.group_size)
+    advantages = np.full(shape, np.nan)
+    advantages[: len(groups)] = advantages_PG.numpy()
+    trained = np.arange(len(everything))[:, None] < len(groups)
+    run.save_rollouts(iteration, everything, advantages, trained=trained)
+
+
+def checkpoint(trainer: Trainer, run: Run, iteration: int, metric: float | None) -> None:
+    """Save all that the next iteration depends on; sampling needs no generator state (see rollout_seed)."""
+    bench = trainer.bench
+
+    def write(path: Path) -> None:
+        bench.policy.save(path / "model")
+        state: dict[str, Any] = {
+            "optimizer": trainer.optimizer.state_dict(),
+            "prompts": trainer.prompts.state_dict(),
+            "problems": fingerprint(bench.train),
+        }
+        if trainer.config.lora_rank:
+            state["adapters"] = bench.policy.trained_state()
+        save_state(path / "state", state)
+
+    run.checkpoint(iteration, write, metric)
+
+
+def restore(trainer: Trainer, path: Path) -> None:
+    """The reverse of `checkpoint`; ValueError if the problems are not those of the run."""
+    state = load_state(path)
+    if state["problems"] != fingerprint(trainer.bench.train):
+        raise ValueError(
+            f"data={trainer.config.data!r} has changed since this run began: its order and its carried groups "
+            "would not fit. Restore the data, or start a new run from the trained model"
+        )
+    trainer.optimizer.load_state_dict(state["optimizer"])
+    trainer.prompts.load_state_dict(state["prompts"])
+    if "adapters" in state:
+        trainer.bench.policy.load_trained_state(state["adapters"])

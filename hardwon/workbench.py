@@ -1,0 +1,119 @@
+"""What both methods work with, put together from the settings: model, task, generator, problems."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from hardwon.config import EvaluationSettings, ModelSettings, RunSettings, SamplingSettings, TaskSettings
+from hardwon.data import Problem, Sampling
+from hardwon.models.generator import Generator
+from hardwon.models.generator_hf import HFGenerator
+from hardwon.models.policy import Policy
+from hardwon.models.tokens import encode_prompt
+from hardwon.rollouts import Reward, Sampler, outcome_reward
+from hardwon.tasks import Task, load_task
+
+
+class SharedSettings(
+    ModelSettings, TaskSettings, SamplingSettings, RunSettings, EvaluationSettings, frozen=True
+):
+    """The settings that both methods have."""
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling(self.max_new_tokens, self.temperature, self.top_p, self.top_k)
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """`train` and `held_out` are problems; `sampler` turns them into judged rollouts."""
+
+    policy: Policy
+    task: Task
+    generator: Generator
+    sampler: Sampler
+    train: list[Problem]
+    held_out: list[Problem]
+
+
+def open_workbench(
+    config: SharedSettings, *, weights: str | os.PathLike[str] | None = None, reward: Reward = outcome_reward
+) -> Workbench:
+    """Load everything that `config` names; `weights` (a checkpoint) stand in for `config.model`.
+
+    Problems are loaded first, so that bad data is refused before a model takes its time.
+    """
+    task = open_task(config)
+    train, held_out = task.problems("train"), task.problems("test")[: config.eval_problems]
+    policy = Policy.load(
+        weights or config.model,
+        dtype=resolve_dtype(config),
+        device=config.device,
+        lora_rank=config.lora_rank,
+        gradient_checkpointing=config.gradient_checkpointing,
+    )
+    generator = HFGenerator(policy)
+    encode = partial(
+        encode_checked,
+        policy=policy,
+        chat_template=config.chat_template,
+        system_prompt=config.system_prompt,
+        max_prompt_tokens=config.max_prompt_tokens,
+        max_new_tokens=config.max_new_tokens,
+    )
+    sampler = Sampler(generator, task, policy.tokenizer, encode, config.seed, reward)
+    return Workbench(policy, task, generator, sampler, train, held_out)
+
+
+def open_task(config: TaskSettings) -> Task:
+    """The task that the settings name, with the custom reward in place of its verifier if there is one."""
+    task = load_task(config.task, data=config.data, eval_data=config.eval_data, **config.task_options)
+    if config.reward is None:
+        return task
+    from hardwon.verifiers.custom import with_reward
+
+    return with_reward(task, config.reward)
+
+
+def resolve_dtype(config: ModelSettings) -> str:
+    """`auto` is bfloat16 on a GPU that computes in it and float32 elsewhere: CPUs are slow in bfloat16."""
+    if config.dtype != "auto":
+        return config.dtype
+    on_gpu = config.device != "cpu" and torch.cuda.is_available()
+    return "bfloat16" if on_gpu and torch.cuda.is_bf16_supported() else "float32"
+
+
+def encode_checked(
+    problem: Problem,
+    *,
+    policy: Policy,
+    chat_template: bool,
+    system_prompt: str | None,
+    max_prompt_tokens: int,
+    max_new_tokens: int,
+) -> tuple[int, ...]:
+    """Prompt ids; ValueError if the prompt is over its limit or leaves the response no room."""
+    ids = encode_prompt(policy.tokenizer, problem, chat_template=chat_template, system_prompt=system_prompt)
+    if len(ids) > max_prompt_tokens:
+        raise ValueError(
+            f"problem {problem.id}: its prompt has {len(ids)} tokens, over max_prompt_tokens={max_prompt_tokens}; "
+            f"raise it to at least {len(ids)} or take the problem out"
+        )
+    if len(ids) + max_new_tokens > policy.context_length:
+        raise ValueError(
+            f"problem {problem.id}: {len(ids)} prompt tokens and max_new_tokens={max_new_tokens} do not fit the "
+            f"model's context of {policy.context_length}; the largest max_new_tokens for it is "
+            f"{policy.context_length - len(ids)}"
+        )
+    return ids
+
+
+def check_prompts(problems: Sequence[Problem], sampler: Sampler) -> None:
+    """Encode every prompt once before anything runs, so that the bad one is found now and not at night."""
+    for problem in problems:
+        sampler.encode(problem)
