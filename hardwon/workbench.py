@@ -101,13 +101,13 @@ def encode_checked(
     ids = encode_prompt(policy.tokenizer, problem, chat_template=chat_template, system_prompt=system_prompt)
     if len(ids) > max_prompt_tokens:
         raise ValueError(
-            f"problem {problem.id}: its prompt has {len(ids)} tokens, over max_prompt_tokens={max_prompt_tokens}; "
-            f"raise it to at least {len(ids)} or take the problem out"
+            f"problem {problem.id}: its prompt has {len(ids)} tokens, over "
+            f"max_prompt_tokens={max_prompt_tokens}; raise it to at least {len(ids)} or take the problem out"
         )
     if len(ids) + max_new_tokens > policy.context_length:
         raise ValueError(
-            f"problem {problem.id}: {len(ids)} prompt tokens and max_new_tokens={max_new_tokens} do not fit the "
-            f"model's context of {policy.context_length}; the largest max_new_tokens for it is "
+            f"problem {problem.id}: {len(ids)} prompt tokens and max_new_tokens={max_new_tokens} do not "
+            f"fit the model's context of {policy.context_length}; the largest max_new_tokens for it is "
             f"{policy.context_length - len(ids)}"
         )
     return ids

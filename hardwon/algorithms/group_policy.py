@@ -81,13 +81,13 @@ class Config(SharedSettings, OptimizerSettings):
         if prompts % updates:
             near = min((d for d in range(1, prompts + 1) if prompts % d == 0), key=lambda d: abs(d - updates))
             raise ValueError(
-                f"updates_per_iteration={updates} does not divide prompts_per_iteration={prompts}; the nearest "
-                f"valid choice is {near}"
+                f"updates_per_iteration={updates} does not divide prompts_per_iteration={prompts}; "
+                f"the nearest valid choice is {near}"
             )
         if self.overlong == "punish" and self.overlong_buffer > self.max_new_tokens:
             raise ValueError(
-                f"overlong_buffer={self.overlong_buffer} is longer than max_new_tokens={self.max_new_tokens}; "
-                f"the published proportion would be {max(self.max_new_tokens // 5, 1)}"
+                f"overlong_buffer={self.overlong_buffer} is longer than "
+                f"max_new_tokens={self.max_new_tokens}; the published proportion would be {max(self.max_new_tokens // 5, 1)}"
             )
         return self
 
@@ -221,8 +221,8 @@ def trainable(trainer: Trainer, fill: Fill) -> list[Group]:
         return fill.groups
     if config.on_shortfall == "fail":
         raise RuntimeError(
-            f"only {len(fill.groups)} of prompts_per_iteration={config.prompts_per_iteration} groups were varied "
-            f"after max_rounds={config.max_rounds}. Raise max_rounds, or set on_shortfall=train or skip"
+            f"only {len(fill.groups)} of prompts_per_iteration={config.prompts_per_iteration} groups "
+            f"were varied after max_rounds={config.max_rounds}. Raise max_rounds, or set on_shortfall=train or skip"
         )
     trainer.prompts.put_back(fill.groups)
     return []
@@ -286,8 +286,8 @@ def restore(trainer: Trainer, path: Path) -> None:
     state = load_state(path)
     if state["problems"] != fingerprint(trainer.bench.train):
         raise ValueError(
-            f"data={trainer.config.data!r} has changed since this run began: its order and its carried groups "
-            "would not fit. Restore the data, or start a new run from the trained model"
+            f"data={trainer.config.data!r} has changed since this run began: its order and its carried "
+            "groups would not fit. Restore the data, or start a new run from the trained model"
         )
     trainer.optimizer.load_state_dict(state["optimizer"])
     trainer.prompts.load_state_dict(state["prompts"])

@@ -14,8 +14,19 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from hardwon.functional import advantages as A
-from hardwon.functional import objectives as O
+from hardwon.functional import objectives
+from hardwon.functional.advantages import (
+    batch_normalized,
+    centered,
+    gpg,
+    group_then_batch_normalized,
+    leave_one_out,
+    length_weighted,
+    max_rl,
+    pass_at_k,
+    standardized,
+)
+from hardwon.functional.objectives import cispo, clipped, gmpo, gspo, sapo
 
 
 def _settings(**values: Any) -> Mapping[str, Any]:
@@ -47,8 +58,8 @@ class Recipe:
 
 GRPO = Recipe(
     "arXiv 2402.03300",
-    advantages=A.standardized,
-    objective=O.clipped,
+    advantages=standardized,
+    objective=clipped,
     aggregation="sequence_mean",
     settings=_settings(clip_low=0.2, clip_high=0.2, kl_coef=0.04),
 )
@@ -60,54 +71,54 @@ DAPO = GRPO.but(
 DA3PO = DAPO.but("arXiv 2608.27982", settings=_settings(amplification="daa"))
 DR_GRPO = GRPO.but(
     "arXiv 2503.20783",
-    advantages=A.centered,
+    advantages=centered,
     aggregation="sequence_mean_token_sum",
     settings=_settings(kl_coef=0.0),
 )
-RLOO = GRPO.but("arXiv 2402.14740", advantages=A.leave_one_out, settings=_settings(kl_coef=0.0))
+RLOO = GRPO.but("arXiv 2402.14740", advantages=leave_one_out, settings=_settings(kl_coef=0.0))
 REINFORCE_PP = GRPO.but(
     "arXiv 2501.03262",
-    advantages=A.batch_normalized,
+    advantages=batch_normalized,
     aggregation="token_mean",
     kl_in_reward=True,
     settings=_settings(kl_coef=0.01),
 )
 REINFORCE_PP_BASELINE = GRPO.but(
-    "arXiv 2501.03262", advantages=A.group_then_batch_normalized, aggregation="token_mean"
+    "arXiv 2501.03262", advantages=group_then_batch_normalized, aggregation="token_mean"
 )
 GSPO = GRPO.but(
     "arXiv 2507.18071",
-    objective=O.gspo,
+    objective=gspo,
     settings=_settings(clip_low=3e-4, clip_high=4e-4, kl_coef=0.0),
 )
 CISPO = DAPO.but(
-    "arXiv 2506.13585", objective=O.cispo, settings=_settings(dynamic_sampling=False, overlong="none")
+    "arXiv 2506.13585", objective=cispo, settings=_settings(dynamic_sampling=False, overlong="none")
 )
 GPG = GRPO.but(
     "arXiv 2504.02546",
-    advantages=A.gpg,
-    objective=O.gpg,
+    advantages=gpg,
+    objective=objectives.gpg,
     aggregation="token_mean",
     settings=_settings(kl_coef=0.0),
 )
 GMPO = GRPO.but(
     "arXiv 2507.20673",
-    objective=O.gmpo,
+    objective=gmpo,
     settings=_settings(clip_low=0.4, clip_high=0.4, kl_coef=0.0),
 )
-SAPO = GRPO.but("arXiv 2511.20347", objective=O.sapo, settings=_settings(kl_coef=0.0))
+SAPO = GRPO.but("arXiv 2511.20347", objective=sapo, settings=_settings(kl_coef=0.0))
 OPO = GRPO.but(
     "arXiv 2505.23585",
-    advantages=A.length_weighted,
+    advantages=length_weighted,
     aggregation="token_mean",
     settings=_settings(kl_coef=0.0),
 )
 MAXRL = GRPO.but(
-    "arXiv 2602.02710", advantages=A.max_rl, aggregation="token_mean", settings=_settings(kl_coef=0.0)
+    "arXiv 2602.02710", advantages=max_rl, aggregation="token_mean", settings=_settings(kl_coef=0.0)
 )
 PASSK = DAPO.but(
     "arXiv 2508.10751",
-    advantages=partial(A.pass_at_k, k=4),
+    advantages=partial(pass_at_k, k=4),
     settings=_settings(dynamic_sampling=False, overlong="none"),
 )
 
