@@ -87,7 +87,8 @@ class Config(SharedSettings, OptimizerSettings):
         if self.overlong == "punish" and self.overlong_buffer > self.max_new_tokens:
             raise ValueError(
                 f"overlong_buffer={self.overlong_buffer} is longer than "
-                f"max_new_tokens={self.max_new_tokens}; the published proportion would be {max(self.max_new_tokens // 5, 1)}"
+                f"max_new_tokens={self.max_new_tokens}; the published proportion would be "
+                f"{max(self.max_new_tokens // 5, 1)}"
             )
         return self
 
@@ -222,7 +223,8 @@ def trainable(trainer: Trainer, fill: Fill) -> list[Group]:
     if config.on_shortfall == "fail":
         raise RuntimeError(
             f"only {len(fill.groups)} of prompts_per_iteration={config.prompts_per_iteration} groups "
-            f"were varied after max_rounds={config.max_rounds}. Raise max_rounds, or set on_shortfall=train or skip"
+            f"were varied after max_rounds={config.max_rounds}. Raise max_rounds, or set "
+            "on_shortfall=train or skip"
         )
     trainer.prompts.put_back(fill.groups)
     return []
