@@ -50,6 +50,7 @@ def open_workbench(
     """
     task = open_task(config)
     train, held_out = task.problems("train"), task.problems("test")[: config.eval_problems]
+    torch.manual_seed(config.seed)  # new adapters are drawn at random
     policy = Policy.load(
         weights or config.model,
         dtype=resolve_dtype(config),

@@ -1,1 +1,46 @@
+"""The methods by name, for the command line. Each is a `Config` and a `train`, and nothing more."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hardwon.algorithms import group_policy
+from hardwon.algorithms.group_recipes import RECIPES
+from hardwon.config import Settings, build, nearest
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """`settings` are the paper's values over the Config's; `embedded` are ours for the embedded model."""
+
+    config: type[Settings]
+    train: Callable[..., Path]
+    settings: Mapping[str, Any]
+    embedded: Mapping[str, Any]
+
+
+ALGORITHMS: dict[str, Algorithm] = {
+    name: Algorithm(group_policy.Config, group_policy.train, recipe.settings, group_policy.EMBEDDED)
+    for name, recipe in RECIPES.items()
+}
+
+
+def find(name: str) -> Algorithm:
+    """The algorithm called `name`; ValueError names the nearest and all others."""
+    if name not in ALGORITHMS:
+        raise ValueError(
+            f"unknown algorithm {name!r}{nearest(name, ALGORITHMS)} Known: {', '.join(ALGORITHMS)}"
+        )
+    return ALGORITHMS[name]
+
+
+def resolve(name: str, *layers: Mapping[str, Any]) -> Settings:
+    """The settings of a run: the paper's, ours for the embedded model where it is used, then `layers`."""
+    algorithm = find(name)
+    given: Sequence[Mapping[str, Any]] = [dict(layer) for layer in layers]
+    model = next((layer["model"] for layer in reversed(given) if "model" in layer), "embedded")
+    embedded = algorithm.embedded if model == "embedded" else {}
+    return build(algorithm.config, {"algorithm": name}, algorithm.settings, embedded, *given)

@@ -277,7 +277,8 @@ def checkpoint(trainer: Trainer, run: Run, iteration: int, metric: float | None)
             "problems": fingerprint(bench.train),
         }
         if trainer.config.lora_rank:
-            state["adapters"] = bench.policy.trained_state()
+            parameters = bench.policy.model.named_parameters()
+            state["adapters"] = {name: p for name, p in parameters if p.requires_grad}
         save_state(path / "state", state)
 
     run.checkpoint(iteration, write, metric)
@@ -293,5 +294,7 @@ def restore(trainer: Trainer, path: Path) -> None:
         )
     trainer.optimizer.load_state_dict(state["optimizer"])
     trainer.prompts.load_state_dict(state["prompts"])
-    if "adapters" in state:
-        trainer.bench.policy.load_trained_state(state["adapters"])
+    parameters = dict(trainer.bench.policy.model.named_parameters())
+    with torch.no_grad():
+        for name, value in state.get("adapters", {}).items():
+            parameters[name].copy_(value)

@@ -1,0 +1,119 @@
+"""Everything that can be known to go wrong before a run starts."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from hardwon import memory
+from hardwon.data import Problem
+from hardwon.models.tokens import encode_prompt, eos_ids, load_tokenizer
+from hardwon.tasks import Task
+from hardwon.workbench import SharedSettings, open_task, resolve_dtype
+
+# Gold answers that are verified, at most (ours).
+GOLD_ANSWERS = 64
+
+
+class Finding(NamedTuple):
+    status: Literal["ok", "warning", "error"]
+    subject: str
+    text: str
+
+
+def check(config: SharedSettings, *, device_gib: float | None = None) -> Iterator[Finding]:
+    """Findings about data, gold answers, tokens, lengths, memory and disk, in that order.
+
+    Nothing is trained and no weights are read. `device_gib` is the memory of the hardware to plan
+    for; by default that of this machine.
+    """
+    task: Task | None = None
+    try:
+        task = open_task(config)
+        problems = task.problems("train") + task.problems("test")
+        yield Finding(
+            "ok", "data", f"{len(task.problems('train'))} problems and {len(task.problems('test'))} held out"
+        )
+        yield from _guard("gold answers", lambda: check_gold(task, problems))
+        yield from _guard("prompts", lambda: check_tokens(config, problems))
+    except (ValueError, ImportError) as error:
+        yield Finding("error", "data", str(error))
+    finally:
+        if task is not None:
+            task.close()
+    yield from _guard("memory", lambda: check_memory(config, device_gib))
+    yield from _guard("disk", lambda: check_disk(config))
+
+
+def _guard(subject: str, findings: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """One check's failure is a finding and does not keep the others from running."""
+    try:
+        yield from findings()
+    except (ValueError, ImportError, OSError) as error:
+        yield Finding("error", subject, str(error))
+
+
+def check_gold(task: Task, problems: list[Problem]) -> Iterator[Finding]:
+    """A spread of gold answers must earn full reward from the task's own verifier."""
+    chosen = problems[:: max(len(problems) // GOLD_ANSWERS, 1)][:GOLD_ANSWERS]
+    verdicts = task.verify([(p, task.gold(p)) for p in chosen])
+    bad = [(p.id, v) for p, v in zip(chosen, verdicts, strict=True) if not v.correct]
+    if bad:
+        first, verdict = bad[0]
+        yield Finding(
+            "error",
+            "gold answers",
+            f"{len(bad)} of {len(chosen)} do not pass the task's own verifier; the first is {first}: "
+            f"{verdict.outcome} {verdict.message}".rstrip(),
+        )
+    else:
+        yield Finding("ok", "gold answers", f"{len(chosen)} of {len(chosen)} earn full reward")
+
+
+def check_tokens(config: SharedSettings, problems: list[Problem]) -> Iterator[Finding]:
+    tokenizer = load_tokenizer(config.model)
+    ends = (f"{tokenizer.convert_ids_to_tokens(i)!r} ({i})" for i in sorted(eos_ids(tokenizer)))
+    yield Finding("ok", "end of response", ", ".join(ends))
+    encode = partial(
+        encode_prompt, tokenizer, chat_template=config.chat_template, system_prompt=config.system_prompt
+    )
+    prompts = [encode(p) for p in problems]
+    lengths, first, bos = [len(ids) for ids in prompts], prompts[0], tokenizer.bos_token_id
+    begins = f"{first.count(bos)} BOS" if bos is not None else "the tokenizer has no BOS"
+    yield Finding("ok", "beginning", begins)
+    unknown = tokenizer.unk_token_id
+    if unknown is not None and unknown in first:
+        yield Finding("warning", "prompts", "the tokenizer does not know some characters of the first prompt")
+    too_long = sum(n > config.max_prompt_tokens for n in lengths)
+    text = f"{min(lengths)} to {max(lengths)} tokens"
+    if too_long:
+        text += f"; {too_long} over max_prompt_tokens={config.max_prompt_tokens}: raise it to {max(lengths)}"
+    yield Finding("error" if too_long else "ok", "prompts", text)
+
+
+def check_memory(config: SharedSettings, device_gib: float | None) -> Iterator[Finding]:
+    bytes_per_element = 2 if resolve_dtype(config) == "bfloat16" or device_gib else 4
+    parts = memory.estimate(
+        memory.load_shape(config.model), config, bytes_per_element=bytes_per_element, kv_limit_gib=4.0
+    )
+    total, available = sum(parts.values()), device_gib or memory.available_gib(config.device)
+    listed = ", ".join(f"{name} {gib:.1f}" for name, gib in parts.items() if gib >= 0.05)
+    text = f"about {total:.1f} GiB of {available:.1f}" + (f" ({listed})" if listed else "")
+    if total > available:
+        text += "; try lora_rank=16, gradient_checkpointing=true or a smaller micro_batch_tokens"
+    yield Finding("error" if total > available else "ok", "memory", text)
+
+
+def check_disk(config: Any) -> Iterator[Finding]:
+    """Room for weights and two moments in the newest N checkpoints, the best and the one being written."""
+    place = Path(config.run or "runs").absolute()
+    while not place.exists():
+        place = place.parent
+    shape = memory.load_shape(config.model)
+    size = (4 + (8 if not config.lora_rank else 0)) * shape.parameters / memory.GIB
+    needed, free = size * (config.keep_checkpoints + 2), shutil.disk_usage(place).free / memory.GIB
+    text = f"checkpoints take about {needed:.1f} GiB; {free:.1f} are free"
+    yield Finding("error" if needed > free else "ok", "disk", text)
