@@ -25,6 +25,7 @@ from hardwon.config import OptimizerSettings
 from hardwon.data import Group, Problem, State, Verdict
 from hardwon.dynamic_sampling import DynamicSampler, Fill, ProblemStream, keep_all, keep_varied
 from hardwon.evaluate import evaluate_and_record
+from hardwon.functional.objectives import clipped
 from hardwon.functional.reward_shaping import soft_overlong_punishment
 from hardwon.models.policy import Policy
 from hardwon.optimization import Optimizer, learning_rate_at
@@ -84,6 +85,8 @@ class Config(SharedSettings, OptimizerSettings):
                 f"updates_per_iteration={updates} does not divide prompts_per_iteration={prompts}; "
                 f"the nearest valid choice is {near}"
             )
+        if self.dual_clip and RECIPES[self.algorithm].objective is not clipped:
+            raise ValueError(f"dual_clip={self.dual_clip}: {self.algorithm} has no clipped loss to cap")
         if self.overlong == "punish" and self.overlong_buffer > self.max_new_tokens:
             raise ValueError(
                 f"overlong_buffer={self.overlong_buffer} is longer than "

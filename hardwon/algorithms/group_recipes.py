@@ -7,7 +7,7 @@ Read from the top: each recipe is the one it derives from, with the paper's diff
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
@@ -48,11 +48,11 @@ class Recipe:
     objective: Callable[..., tuple[Tensor, dict[str, Tensor]]]
     aggregation: Literal["token_mean", "sequence_mean", "sequence_mean_token_sum"]
     kl_in_reward: bool = False
-    settings: Mapping[str, Any] = _settings()
+    settings: Mapping[str, Any] = field(default_factory=_settings)
 
-    def but(self, paper: str, *, settings: Mapping[str, Any] = _settings(), **changes: Any) -> Recipe:
+    def but(self, paper: str, *, settings: Mapping[str, Any] | None = None, **changes: Any) -> Recipe:
         """This recipe with a paper's changes; its settings lie over those here."""
-        merged = MappingProxyType({**self.settings, **settings})
+        merged = MappingProxyType({**self.settings, **(settings or {})})
         return replace(self, paper=paper, settings=merged, **changes)
 
 

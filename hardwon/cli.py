@@ -1,0 +1,191 @@
+"""The command line: words into settings, then one call. Everything else is in the modules it calls."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+
+from hardwon.config import non_default, parse_words, read_yaml
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"
+)
+console = Console()
+errors = Console(stderr=True)
+
+# What may differ when a run is resumed: it changes how long and how watched a run is, not what it does.
+MAY_CHANGE = {
+    "run", "iterations", "device", "eval_every", "eval_problems", "eval_samples",
+    "checkpoint_every", "keep_checkpoints", "log_to",
+}  # fmt: skip
+
+Settings = Annotated[list[str] | None, typer.Argument(help="settings as key=value", show_default=False)]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML file of settings (see recipes/)")]
+
+
+@app.command()
+def train(
+    algorithm: Annotated[
+        str | None, typer.Argument(help="da3po, dapo, grpo, ..., or direct_advantage", show_default=False)
+    ] = None,
+    settings: Settings = None,
+    config: ConfigFile = None,
+    resume: Annotated[Path | None, typer.Option(help="continue the run in this directory")] = None,
+) -> None:
+    """Post-train a model: `hardwon train da3po model=Qwen/Qwen3-4B-Base task=math data=problems.parquet`."""
+    from hardwon.algorithms import find, resolve
+    from hardwon.progress import Display
+    from hardwon.records import read_config
+    from hardwon.run import Run
+
+    words = list(settings or [])
+    if resume is not None:
+        words = [algorithm, *words] if algorithm else words
+        stored = read_config(resume)
+        resolved = resolve(stored["algorithm"], stored, parse_words(words), {"run": str(resume)})
+    else:
+        if algorithm is None:
+            raise ValueError("name an algorithm, as in `hardwon train da3po`, or a run with --resume")
+        resolved = resolve(algorithm, read_yaml(config) if config else {}, parse_words(words))
+        resolved = resolved.model_copy(update={"run": resolved.run or new_run_path(algorithm)})
+    options: dict[str, Any] = {
+        "keep_last": resolved.keep_checkpoints,
+        "tensorboard": "tensorboard" in resolved.log_to,
+        "wandb": "wandb" in resolved.log_to,
+    }
+    values = resolved.model_dump(mode="json")
+    with (
+        Run.resume(resume, values, may_change=MAY_CHANGE, **options)
+        if resume is not None
+        else Run.create(resolved.run, values, **options)
+    ) as run:
+        print_settings(resolved, run.path)
+        with Display(resolved.iterations, title=resolved.algorithm, console=console) as display:
+            try:
+                model = find(resolved.algorithm).train(resolved, run, display)
+            except KeyboardInterrupt:
+                display.print(f"Stopped. Go on with:  hardwon train --resume {run.path}")
+                raise SystemExit(130) from None
+    finish(run.path, model)
+
+
+def new_run_path(algorithm: str) -> str:
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    path, number = Path("runs") / f"{algorithm}-{stamp}", 2
+    while path.exists():
+        path, number = Path("runs") / f"{algorithm}-{stamp}-{number}", number + 1
+    return str(path)
+
+
+def print_settings(resolved: Any, path: Path) -> None:
+    shown = {k: v for k, v in non_default(resolved).items() if k != "run"}
+    words = "  ".join(f"{k}={v}" for k, v in shown.items())
+    console.print(f"[bold]{resolved.algorithm}[/]  run [bold]{path}[/] (all settings in config.yaml)")
+    console.print(words, style="dim", highlight=False, soft_wrap=True)
+
+
+def finish(path: Path, model: Path) -> None:
+    """Write the report and say what changed and where everything lies."""
+    from hardwon.report import before_after, write_report
+
+    report = write_report([path])
+    console.print(before_after(path))
+    console.print(f"model    {model}\nreport   {report}\nplots    {report.parent / 'plots'}", highlight=False)
+
+
+@app.command()
+def evaluate(
+    model: Annotated[str, typer.Argument(help="a model, a run directory or `embedded`")],
+    settings: Settings = None,
+    config: ConfigFile = None,
+    out: Annotated[Path | None, typer.Option(help="write per-problem results as JSON")] = None,
+) -> None:
+    """Accuracy on held-out problems with 95 % intervals: mean@k, pass@k, majority@k, and greedy."""
+    from hardwon.commands import evaluate_command
+
+    given = {**(read_yaml(config) if config else {}), **parse_words(settings or [])}
+    evaluate_command(model, given, out, console)
+
+
+@app.command()
+def compare(
+    a: Annotated[str, typer.Argument(help="evaluation files or run directories, separated by commas")],
+    b: Annotated[str, typer.Argument(help="the same for the other side; several are seeds of one recipe")],
+) -> None:
+    """B minus A over the same problems: difference, 95 % interval and p-value."""
+    from hardwon.commands import compare_command
+
+    compare_command(a.split(","), b.split(","), console)
+
+
+@app.command()
+def check(
+    algorithm: Annotated[str, typer.Argument(help="the algorithm to plan for")] = "da3po",
+    settings: Settings = None,
+    config: ConfigFile = None,
+) -> None:
+    """Data, gold answers, tokens, memory and disk, before anything runs."""
+    from hardwon.commands import check_command
+
+    given = {**(read_yaml(config) if config else {}), **parse_words(settings or [])}
+    if not check_command(algorithm, given, console):
+        raise SystemExit(1)
+
+
+@app.command()
+def show(
+    run: Annotated[Path, typer.Argument(help="run directory")],
+    iteration: Annotated[int | None, typer.Option(help="only this iteration; default the last")] = None,
+    problem: Annotated[str | None, typer.Option(help="only this problem id")] = None,
+    min_success: Annotated[float | None, typer.Option(help="lowest success rate of the group")] = None,
+    max_success: Annotated[float | None, typer.Option(help="highest success rate of the group")] = None,
+    outcome: Annotated[str | None, typer.Option(help="correct, wrong, timeout or error")] = None,
+    limit: Annotated[int, typer.Option(help="how many at most")] = 10,
+    steps: Annotated[bool, typer.Option("--steps", help="solutions with the value of each step")] = False,
+) -> None:
+    """Read rollouts: prompt, response, verdict, reward and advantage."""
+    if steps:
+        from hardwon.show_steps import show_steps
+
+        show_steps(run, limit=limit)
+        return
+    from hardwon.show import show as show_rollouts
+
+    show_rollouts(
+        run, iteration=iteration, problem=problem, min_success=min_success, max_success=max_success,
+        outcome=outcome, limit=limit,
+    )  # fmt: skip
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="one run directory, or several to lay over one another")],
+    out: Annotated[Path | None, typer.Option(help="where to write; default the first run")] = None,
+) -> None:
+    """Plots and report.html of a run or of several."""
+    from hardwon.report import write_report
+
+    console.print(str(write_report(runs, out)), highlight=False)
+
+
+def main(run: Callable[[], Any] = app) -> None:
+    """Entry point: a user's mistake is one clear message and exit code 2, not a traceback."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[RichHandler(console=errors)])
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        run()
+    except (ValueError, ImportError, OSError, FloatingPointError, RuntimeError) as error:
+        if os.environ.get("HARDWON_TRACEBACK"):
+            raise
+        errors.print("[red bold]error:[/] ", end="")
+        errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        sys.exit(2)

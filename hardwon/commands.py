@@ -1,0 +1,132 @@
+"""What `hardwon evaluate`, `compare` and `check` do and print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from hardwon.algorithms import resolve
+from hardwon.check import check
+from hardwon.checkpoints import write_atomic
+from hardwon.config import build
+from hardwon.evaluate import (
+    Evaluation,
+    compare_seeds,
+    evaluate,
+    load_evaluation,
+    report_ks,
+    stored_evaluations,
+)
+from hardwon.records import CONFIG, read_config
+from hardwon.workbench import SharedSettings, Workbench, open_workbench
+
+MARKS = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "error": "[red]error[/]"}
+
+
+def evaluate_command(model: str, given: Mapping[str, Any], out: Path | None, console: Console) -> None:
+    """Evaluate a model, or a run's trained model on the run's own task, and print the estimates."""
+    layers: list[Mapping[str, Any]] = [{"max_new_tokens": 40, "max_prompt_tokens": 64}]
+    if model != "embedded":
+        layers = []
+    is_run = (Path(model) / CONFIG).is_file()
+    if is_run:
+        stored = read_config(model)
+        layers.append({k: v for k, v in stored.items() if k in SharedSettings.model_fields and k != "run"})
+    config = build(SharedSettings, *layers, {"model": str(trained_model(model)) if is_run else model}, given)
+    bench = open_workbench(config)
+    try:
+        evaluations = evaluate_both(bench, config, console)
+    finally:
+        bench.task.close()
+    console.print(evaluation_table(model, evaluations))
+    if out is not None:
+        write_atomic(out, json.dumps(evaluations["sampled"].to_dict()).encode())
+        console.print(f"per-problem results in {out}", highlight=False)
+
+
+def trained_model(run: str | Path) -> Path:
+    """The directory of a run's trained model, or of its newest checkpoint's while it is not finished."""
+    final = Path(run) / "model"
+    candidates = [final, *sorted(Path(run).glob("checkpoints/iteration-*/model"), reverse=True)]
+    for path in candidates:
+        if path.is_dir():
+            return path
+    raise ValueError(f"{run} has no trained model yet: it was stopped before its first checkpoint")
+
+
+def evaluate_both(bench: Workbench, config: SharedSettings, console: Console) -> dict[str, Evaluation]:
+    """The sampled and the greedy evaluation of the held-out problems."""
+    greedy = replace(config.sampling, temperature=0.0, top_p=1.0, top_k=0)
+    with console.status(f"{len(bench.held_out)} held-out problems, {config.eval_samples} responses each"):
+        return {
+            "sampled": evaluate(
+                bench.sampler, bench.held_out, sampling=config.sampling, num_samples=config.eval_samples
+            ),
+            "greedy": evaluate(bench.sampler, bench.held_out, sampling=greedy, num_samples=1),
+        }
+
+
+def evaluation_table(title: str, evaluations: Mapping[str, Evaluation]) -> Table:
+    sampled, greedy = evaluations["sampled"], evaluations["greedy"]
+    table = Table(title=f"{title}: {sampled.task}, {len(sampled.problem_ids)} problems")
+    for column in ("measure", "estimate", "95 % interval"):
+        table.add_column(column, justify="left" if column == "measure" else "right")
+    k = sampled.num_samples
+    rows = {f"mean@{k}, temperature {sampled.sampling.temperature:g}": sampled.mean_at_k()}
+    rows |= {f"pass@{n}": sampled.pass_at_k(n) for n in report_ks(sampled) if n > 1}
+    if k > 2:
+        rows[f"majority@{k}"] = sampled.majority_at_k(k)
+    rows["greedy"] = greedy.mean_at_k()
+    for name, value in rows.items():
+        table.add_row(name, f"{value.value:.3f}", f"{value.low:.3f} to {value.high:.3f}")
+    notes = f"{sampled.mean_length():.1f} tokens a response, {sampled.frac_truncated():.1%} cut by the limit"
+    if sampled.num_errors:
+        notes += f", {sampled.num_errors} verifier errors left out"
+    table.caption = notes
+    return table
+
+
+def compare_command(a: Sequence[str], b: Sequence[str], console: Console) -> None:
+    """Print B minus A; several files or runs a side are seeds of one recipe."""
+    sides = [[evaluation_of(source) for source in side] for side in (a, b)]
+    result = compare_seeds(*sides)
+    table = Table(title=f"{', '.join(b)} minus {', '.join(a)}: {result.num_problems} problems")
+    for column in ("mean A", "mean B", "difference", "95 % interval", "p-value"):
+        table.add_column(column, justify="right")
+    means = [sum(e.mean_at_k().value for e in side) / len(side) for side in sides]
+    table.add_row(
+        f"{means[0]:.3f}",
+        f"{means[1]:.3f}",
+        f"{result.difference:+.3f}",
+        f"{result.low:+.3f} to {result.high:+.3f}",
+        f"{result.p_value:.2g}",
+    )
+    console.print(table)
+    if min(len(side) for side in sides) == 1:
+        console.print("One training run a side: the interval covers problems, not seeds.", style="dim")
+
+
+def evaluation_of(source: str) -> Evaluation:
+    """An evaluation file, or the last sampled evaluation that a run stored."""
+    if not Path(source).is_dir():
+        return load_evaluation(source)
+    stored = stored_evaluations(source, "sampled")
+    if not stored:
+        raise ValueError(f"{source} holds no evaluation: is it a run directory?")
+    return load_evaluation(stored[max(stored)])
+
+
+def check_command(algorithm: str, given: Mapping[str, Any], console: Console) -> bool:
+    """Print every finding; True if none is an error."""
+    passed = True
+    for finding in check(resolve(algorithm, given)):
+        console.print(f"{MARKS[finding.status]:>18}  [bold]{finding.subject}[/]  ", end="", highlight=False)
+        console.print(finding.text, markup=False, highlight=False, soft_wrap=True)
+        passed = passed and finding.status != "error"
+    return passed
