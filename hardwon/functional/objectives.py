@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from hardwon.functional.masked import masked_sum
+from hardwon.functional.step_advantages import monte_carlo_values
 
 MAX_LOG_RATIO = 20.0  # keeps exp() finite; a token that far off has no useful gradient either way
 
@@ -219,9 +220,7 @@ def critic_loss(logits_B: Tensor, successes_B: Tensor, trials_B: Tensor) -> Tens
 
     The counts are stored rather than a label: 3 of 8 is 0.375. Average over the states of the step.
     """
-    if not bool(((successes_B >= 0) & (successes_B <= trials_B) & (trials_B > 0)).all()):
-        raise ValueError("critic_loss needs 0 <= successes <= trials and at least one trial for every state")
-    labels_B = (successes_B / trials_B).to(logits_B.dtype)
+    labels_B = monte_carlo_values(successes_B, trials_B).to(logits_B.dtype)
     return binary_cross_entropy_with_logits(logits_B, labels_B, reduction="none")
 
 

@@ -14,7 +14,7 @@ def dpo(
     *,
     beta: float,
 ) -> Tensor:
-    """`losses_B`: -log sigmoid(beta (log-ratio of the chosen - log-ratio of the rejected)) (arXiv 2305.18290)."""
+    """`losses_B`: -log sigmoid(beta (log-ratio of chosen - log-ratio of rejected)) (arXiv 2305.18290)."""
     if not beta > 0:
         raise ValueError(f"beta={beta} must be positive, e.g. 0.1")
     margin_B = (chosen_B - reference_chosen_B) - (rejected_B - reference_rejected_B)
