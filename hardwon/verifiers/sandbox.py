@@ -234,11 +234,11 @@ class Child:
         else:
             self.ending = "exited"
 
-    def send(self, message: dict[str, Any]) -> None:
-        """Queue one JSON line for the conversation modes."""
-        was_idle = not self.pending
-        self.pending = memoryview(bytes(self.pending) + json.dumps(message).encode() + b"\n")
-        if was_idle:
+    def send_line(self, line: bytes) -> None:
+        """Queue one line for the conversation modes; `pump` writes it."""
+        idle = not self.pending
+        self.pending = memoryview(bytes(self.pending) + line + b"\n")
+        if idle:
             self.selector.register(self.streams["stdin"], selectors.EVENT_WRITE, "stdin")
 
     def receive(self) -> bytes | None:

@@ -1,0 +1,224 @@
+"""Python programs judged by unit tests in a sandbox (verifiers/code.py, docs/sandbox.md).
+
+Rows hold tests in one of the common layouts:
+
+    input_output      {"inputs", "outputs"} as TACO and APPS have it, also as JSON text: standard input and
+                      output, or with "fn_name" the arguments and results of a function
+    test, entry_point code that defines check(candidate), as HumanEval has it; `prompt` is the code to complete
+    test_list         assert statements, as MBPP has it, with an optional test_setup_code
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import json
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from hardwon.data import Problem, Verdict
+from hardwon.tasks.rows import HELD_OUT_FRACTION, BadRowError, column, load_splits
+from hardwon.tasks.task import Task
+from hardwon.verifiers import code
+from hardwon.verifiers.code import AssertTests, CallTests, StdinTests, Tests
+from hardwon.verifiers.sandbox_layers import Limits
+from hardwon.verifiers.sandbox_probe import open_sandbox
+
+PACKAGED = Path(__file__).with_name("code_problems.jsonl")
+PACKAGED_HELD_OUT = 0.25
+
+ID_COLUMNS = ("id", "task_id", "problem_id", "question_id")
+PROMPT_COLUMNS = ("question", "prompt", "text")
+SOLUTION_COLUMNS = ("canonical_solution", "solution", "code", "solutions")
+
+
+def load(
+    data: str | None = None,
+    eval_data: str | None = None,
+    seed: int = 0,
+    *,
+    held_out_fraction: float | None = None,
+    partial_credit: bool = False,
+    sandbox: str = "auto",
+    unsafe_no_isolation: bool = False,
+    cpu_seconds: int = 5,
+    memory_mb: int = 1024,
+    verifier_workers: int | None = None,
+) -> Task:
+    """Problems of `data`, or the 26 small ones that come with the package.
+
+    partial_credit       Verdict.score is the passed fraction of tests, which runs all of them; else no score
+    sandbox              "auto" (the strongest layer that holds here), "N" or "L"
+    unsafe_no_isolation  run programs with resource limits only
+    cpu_seconds          of one run (ours); wall-clock time may be twice that
+    memory_mb            address space of one run (ours)
+    verifier_workers     runs at the same time; default: the machine's cores
+
+    The split depends on the prompts alone, so `seed` changes nothing. ValueError names bad rows, and a
+    layer that does not hold.
+    """
+    limits = Limits(wall_seconds=2.0 * cpu_seconds, cpu_seconds=cpu_seconds, memory_bytes=memory_mb << 20)
+    box = open_sandbox(sandbox, limits, unsafe_no_isolation=unsafe_no_isolation)
+    if held_out_fraction is None:
+        held_out_fraction = HELD_OUT_FRACTION if data else PACKAGED_HELD_OUT
+    source = data or str(PACKAGED)
+    splits = load_splits(source, eval_data, held_out_fraction=held_out_fraction, convert=problem_of_row)
+    pool = ThreadPoolExecutor(verifier_workers or os.cpu_count() or 1, thread_name_prefix="code")
+
+    def verify_one(pair: tuple[Problem, str]) -> Verdict:
+        problem, text = pair
+        return code.verify(box, problem.info["tests"], text, partial=partial_credit)
+
+    def verify(pairs: Sequence[tuple[Problem, str]]) -> list[Verdict]:
+        return list(pool.map(verify_one, pairs))
+
+    return Task("code", lambda split: list(splits[split]), verify, gold, close=pool.shutdown)
+
+
+def gold(problem: Problem) -> str:
+    """The row's own solution in a fenced block. ValueError if the row has none."""
+    if not problem.answer:
+        raise ValueError(f"problem {problem.id!r} has no solution column ({', '.join(SOLUTION_COLUMNS)})")
+    return f"```python\n{problem.answer.rstrip()}\n```"
+
+
+def problem_of_row(row: Mapping[str, Any], default_id: str) -> Problem:
+    """A row of any of the layouts; BadRowError names the column. `answer` is the solution, "" without one."""
+    given_id = next((row[name] for name in ID_COLUMNS if row.get(name) is not None), default_id)
+    solution = solution_of_row(row)
+    if row.get("input_output") is not None:
+        tests = input_output_tests(row["input_output"])
+        prompt = input_output_prompt(row, tests)
+    elif row.get("test_list") is not None:
+        tests = assert_tests(row)
+        prompt = f"{prompt_of_row(row)}\n\nFor example:\n{tests.tests[0]}"
+    elif row.get("test") is not None:
+        tests = check_tests(row)
+        prompt = tests.prompt
+        if solution:
+            solution = code.program_for(tests, solution)
+    else:
+        raise BadRowError("input_output", "is missing, as are test and test_list: a row needs unit tests")
+    return Problem(str(given_id), prompt, solution, {"tests": tests})
+
+
+def prompt_of_row(row: Mapping[str, Any]) -> str:
+    for name in PROMPT_COLUMNS:
+        if isinstance(row.get(name), str) and row[name].strip():
+            return row[name].strip()
+    raise BadRowError("prompt", f"is missing or empty; any of {', '.join(PROMPT_COLUMNS)} will do")
+
+
+def solution_of_row(row: Mapping[str, Any]) -> str:
+    name = next((name for name in SOLUTION_COLUMNS if row.get(name)), None)
+    if name is None:
+        return ""
+    solution = row[name]
+    if name == "solutions" and isinstance(solution, str):
+        solution = parse_json(name, solution)
+    if isinstance(solution, Sequence) and not isinstance(solution, str) and solution:
+        solution = solution[0]
+    if not isinstance(solution, str):
+        raise BadRowError(name, f"program text is wanted, found {solution!r:.80}")
+    return solution
+
+
+def parse_json(name: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadRowError(name, f"not JSON ({error})") from error
+
+
+def input_output_prompt(row: Mapping[str, Any], tests: StdinTests | CallTests) -> str:
+    prompt = prompt_of_row(row)
+    if row.get("starter_code"):
+        prompt += f"\n\n{row['starter_code']}"
+    if isinstance(tests, CallTests):
+        return prompt if tests.name in prompt else f"{prompt}\n\nName the function `{tests.name}`."
+    return f"{prompt}\n\nWrite a Python program that reads standard input and prints to standard output."
+
+
+def input_output_tests(content: Any) -> StdinTests | CallTests:
+    """APPS and TACO. A stdin or stdout given as a list is its lines."""
+    if isinstance(content, str):
+        content = parse_json("input_output", content)
+    if not isinstance(content, Mapping):
+        raise BadRowError("input_output", f"an object is wanted, found {content!r:.80}")
+    inputs, outputs = (content.get(name) for name in ("inputs", "outputs"))
+    for name, values in (("inputs", inputs), ("outputs", outputs)):
+        if not isinstance(values, list) or not values:
+            raise BadRowError(f"input_output.{name}", f"a list of tests is wanted, found {values!r:.80}")
+    if len(inputs) != len(outputs):
+        raise BadRowError("input_output.outputs", f"{len(outputs)} outputs for {len(inputs)} inputs")
+    if not content.get("fn_name"):
+        return StdinTests(tuple(map(as_lines, inputs)), tuple(map(as_lines, outputs)))
+    for arguments in inputs:
+        if not isinstance(arguments, list):
+            raise BadRowError(
+                "input_output.inputs", f"a list of arguments is wanted, found {arguments!r:.80}"
+            )
+    return CallTests(content["fn_name"], tuple(inputs), tuple(outputs))
+
+
+def as_lines(value: Any) -> str:
+    return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def check_tests(row: Mapping[str, Any]) -> AssertTests:
+    """HumanEval. The test code also sees the prompt's imports and helpers."""
+    prompt, test, name = (column(row, key) for key in ("prompt", "test", "entry_point"))
+    parse_python("test", test)
+    setup = f"{prompt}\n\n{test}" if is_python(prompt) else test
+    return AssertTests(setup, (name,), (f"check({name})",), prompt)
+
+
+def assert_tests(row: Mapping[str, Any]) -> AssertTests:
+    """MBPP. The functions under test are the names that neither Python nor the tests define."""
+    tests = row["test_list"]
+    if not isinstance(tests, Sequence) or isinstance(tests, str) or not tests:
+        raise BadRowError("test_list", f"a list of assert statements is wanted, found {tests!r:.80}")
+    setup = row.get("test_setup_code") or "\n".join(row.get("test_imports") or ())
+    defined = names_in(parse_python("test_setup_code", setup), ast.Store) | set(dir(builtins))
+    used: dict[str, None] = {}
+    for test in tests:
+        tree = parse_python("test_list", test)
+        used |= dict.fromkeys(sorted(names_in(tree, ast.Load) - names_in(tree, ast.Store) - defined))
+    if not used:
+        raise BadRowError("test_list", "the tests call no function of the program")
+    return AssertTests(setup, tuple(used), tuple(tests))
+
+
+def parse_python(name: str, source: Any) -> ast.Module:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
+        raise BadRowError(name, f"not Python code ({error})") from error
+
+
+def is_python(source: str) -> bool:
+    try:
+        parse_python("prompt", source)
+    except BadRowError:
+        return False
+    return True
+
+
+def names_in(tree: ast.AST, context: type[ast.expr_context]) -> set[str]:
+    """Names that the code reads (ast.Load) or gives a meaning to (ast.Store): targets, imports, definitions."""
+    names = {
+        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, context)
+    }
+    if context is ast.Load:
+        return names
+    for node in ast.walk(tree):
+        if isinstance(node, ast.alias):
+            names.add((node.asname or node.name).partition(".")[0])
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.arg):
+            names.add(node.arg)
+    return names

@@ -1,0 +1,319 @@
+"""Does a program pass its unit tests? The program runs in the sandbox; only a trusted side compares.
+
+    StdinTests    one run for each input; the parent compares the printed text
+    CallTests     one process answers calls with plain data; the parent compares the data
+    AssertTests   general test code runs in a second sandboxed process that holds the expected values
+                  and reaches the program's functions through the parent, again with plain data
+
+So a program that exits early, prints elsewhere, patches comparisons or walks frames gains nothing:
+there is no expected value in its process, and no object of its making in the one that compares.
+Nothing that a program does gives the verdict `error`: that is kept for a sandbox that does not
+start and for tests that fail before they called the program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hardwon.data import Outcome, Verdict
+from hardwon.verifiers.sandbox import Child, Run, Sandbox, SandboxError
+from hardwon.verifiers.sandbox_inside import plain
+
+PYTHON_TAGS = {"", "python", "python3", "py"}
+SHOWN = 200  # characters of a value in a message
+
+
+@dataclass(frozen=True)
+class StdinTests:
+    """`inputs[i]` on stdin must print `outputs[i]`, but for trailing white space of lines and of the text."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+@dataclass(frozen=True)
+class CallTests:
+    """`name(*inputs[i])` must equal `outputs[i]` as JSON data: a tuple counts as a list."""
+
+    name: str
+    inputs: tuple[Sequence[Any], ...]
+    outputs: tuple[Any, ...]
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+@dataclass(frozen=True)
+class AssertTests:
+    """Each of `tests` must run without an exception after `setup`; `names` are the program's functions.
+
+    `prompt` is code that the program continues, if the problem is a function to complete.
+    Arguments and results are plain data (sandbox_inside.plain): a change that the program makes to
+    an argument is not seen by the test.
+    """
+
+    setup: str
+    names: tuple[str, ...]
+    tests: tuple[str, ...]
+    prompt: str = ""
+
+    def __len__(self) -> int:
+        return len(self.tests)
+
+
+Tests = StdinTests | CallTests | AssertTests
+
+
+class BrokenTests(ValueError):
+    """The tests are at fault: they failed before the program had any part in them."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """Of one test. `killed`: something outside the sandbox ended the program, so it deserves another try."""
+
+    outcome: Outcome
+    message: str = ""
+    killed: bool = False
+
+
+def extract_code(text: str) -> str:
+    """The last fenced block that is tagged as Python or not at all, else the last block, else all of `text`.
+
+    An unclosed fence runs to the end of the text and counts only if there is no closed one.
+
+    >>> extract_code("So:\\n```python\\nprint(1)\\n```\\nwhich prints\\n```text\\n1\\n```")
+    'print(1)\\n'
+    """
+    closed: list[tuple[str, str]] = []
+    fence, tag, block = "", "", []
+    for line in text.splitlines(keepends=True):
+        ticks = re.match(r" {0,3}(`{3,})([^`]*)$", line)
+        if not fence and ticks:
+            fence, tag, block = ticks[1], ticks[2].strip().lower(), []
+        elif fence and ticks and len(ticks[1]) >= len(fence) and not ticks[2].strip():
+            closed.append((tag, "".join(block)))
+            fence = ""
+        elif fence:
+            block.append(line)
+    if not closed:
+        return "".join(block) if fence else text
+    python = [code for tag, code in closed if tag in PYTHON_TAGS]
+    return python[-1] if python else closed[-1][1]
+
+
+def program_for(tests: Tests, text: str) -> str:
+    """The program to run: the answer, with the prompt's imports and helpers before it, or continuing the prompt."""
+    answer = extract_code(text)
+    if not isinstance(tests, AssertTests) or not tests.prompt:
+        return answer
+    definition = rf"^(async\s+)?def\s+{re.escape(tests.names[0])}\b"
+    if not re.search(definition, answer, re.MULTILINE):
+        joint = "" if tests.prompt.endswith("\n") else "\n"
+        return tests.prompt + joint + answer
+    starts = [match.start() for match in re.finditer(definition, tests.prompt, re.MULTILINE)]
+    return (tests.prompt[: starts[-1]] if starts else "") + answer
+
+
+def verify(sandbox: Sandbox, tests: Tests, text: str, *, partial: bool = False) -> Verdict:
+    """Verdict on one response: correct if all tests pass.
+
+    The score is the passed fraction if `partial`, which runs every test; otherwise the first test that
+    fails ends the matter. A sandbox that fails, or a program killed from outside, is tried once more.
+    """
+    program = program_for(tests, text)
+    results: list[Result] = []
+    for last_try in (False, True):
+        try:
+            results = run_tests(sandbox, tests, program, partial=partial)
+        except SandboxError as error:
+            if last_try:
+                return Verdict("error", message=str(error))
+        except BrokenTests as error:
+            return Verdict("error", message=str(error))
+        else:
+            if not any(result.killed for result in results):
+                break
+    return summarize(results, len(tests), partial=partial)
+
+
+def summarize(results: Sequence[Result], total: int, *, partial: bool) -> Verdict:
+    """One verdict from those on single tests; the first failure names the outcome."""
+    passed = sum(result.outcome == "correct" for result in results)
+    score = passed / total if partial else None
+    for index, result in enumerate(results):
+        if result.outcome != "correct":
+            return Verdict(result.outcome, score, f"test {index + 1} of {total}: {result.message}")
+    return Verdict("correct", score)
+
+
+def run_tests(sandbox: Sandbox, tests: Tests, program: str, *, partial: bool) -> list[Result]:
+    """Results in order, up to the first failure unless `partial`."""
+    if isinstance(tests, StdinTests):
+        results = run_stdin(sandbox, tests, program)
+    elif isinstance(tests, CallTests):
+        results = run_calls(sandbox, tests, program)
+    else:
+        results = run_asserts(sandbox, tests, program)
+    found: list[Result] = []
+    with contextlib.closing(results):
+        for result in results:
+            found.append(result)
+            if result.outcome != "correct" and not partial:
+                break
+    return found
+
+
+def run_stdin(sandbox: Sandbox, tests: StdinTests, program: str) -> Generator[Result, None, None]:
+    for given, expected in zip(tests.inputs, tests.outputs, strict=True):
+        run = sandbox.run_program(program, given.encode("utf-8", "surrogatepass"))
+        yield judge_run(run, expected)
+
+
+def judge_run(run: Run, expected: str) -> Result:
+    """A run is right if it ended by itself with status 0 and printed what was expected."""
+    if run.ending != "exited":
+        return failure(run.ending, run.message)
+    if run.exit_code != 0:
+        return Result("wrong", f"exit status {run.exit_code}: {tail(run.stderr)}")
+    printed = run.stdout.decode("utf-8", "replace")
+    if printed_lines(printed) == printed_lines(expected):
+        return Result("correct")
+    return Result("wrong", f"expected {show(expected)}, printed {show(printed)}")
+
+
+def printed_lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().split("\n")]
+
+
+def failure(ending: str | None, message: str) -> Result:
+    if ending == "timeout":
+        return Result("timeout", message)
+    return Result("wrong", message or "the program ended before it answered", killed=ending == "killed")
+
+
+def tail(stderr: bytes) -> str:
+    return stderr.decode("utf-8", "replace").rstrip()[-SHOWN:]
+
+
+def show(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN else text[:SHOWN] + "..."
+
+
+def load(child: Child) -> Result:
+    """Whether the program defined its functions without an exception."""
+    line = child.receive()
+    if line is None:
+        return failure(child.ending, child.message)
+    reply = parse(line)
+    if "value" in reply:
+        return Result("correct")
+    return Result("wrong", f"{reply.get('raised')}: {reply.get('message')}"[:SHOWN])
+
+
+def parse(line: bytes) -> dict[str, Any]:
+    """A line of the conversation as an object; {} for anything else, since the program may write there too."""
+    try:
+        reply = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return reply if isinstance(reply, dict) else {}
+
+
+def run_calls(sandbox: Sandbox, tests: CallTests, program: str) -> Generator[Result, None, None]:
+    with sandbox.start({"mode": "functions", "source": program}) as child:
+        loaded = load(child)
+        for given, expected in zip(tests.inputs, tests.outputs, strict=True):
+            yield one_call(child, tests.name, given, expected) if loaded.outcome == "correct" else loaded
+
+
+def one_call(child: Child, name: str, given: Sequence[Any], expected: Any) -> Result:
+    child.send_line(json.dumps({"name": name, "arguments": plain.dumps([list(given), {}])}).encode())
+    line = child.receive()
+    if line is None:
+        return failure(child.ending, child.message)
+    reply = parse(line)
+    if not isinstance(reply.get("value"), str):
+        return Result("wrong", f"{reply.get('raised')}: {reply.get('message')}"[:SHOWN])
+    try:
+        value = as_json(json.loads(reply["value"]))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return Result("wrong", "the result is not JSON data")
+    if same(value, expected):
+        return Result("correct")
+    return Result("wrong", f"expected {show(expected)}, got {show(value)}")
+
+
+def as_json(tree: Any) -> Any:
+    """JSON data from what `plain.encode` wrote. Dicts get text keys as in JSON, whose hashes nobody can
+    choose, so that no reply can slow the parent down."""
+    if isinstance(tree, list):
+        return [as_json(item) for item in tree]
+    if not isinstance(tree, dict):
+        return tree
+    ((kind, content),) = tree.items()
+    if kind == "tuple":
+        return as_json(content)
+    if kind == "int":
+        return int(content, 16)
+    if kind == "dict":
+        return {key if isinstance(key, str) else json.dumps(key): as_json(item) for key, item in content}
+    raise ValueError(f"{kind} is not JSON data")
+
+
+def same(value: Any, expected: Any) -> bool:
+    """Equal, or equal to the only element of a list: several collections wrap each expected value so."""
+    wrapped = isinstance(expected, list) and len(expected) == 1
+    try:
+        return value == expected or (wrapped and value == expected[0])
+    except RecursionError:
+        return False
+
+
+def run_asserts(sandbox: Sandbox, tests: AssertTests, program: str) -> Generator[Result, None, None]:
+    patient = replace(sandbox, limits=replace(sandbox.limits, wall_seconds=2 * sandbox.limits.wall_seconds))
+    checks = {"mode": "check", "setup": tests.setup, "names": tests.names, "tests": tests.tests}
+    with sandbox.start({"mode": "functions", "source": program}) as candidate:
+        loaded = load(candidate)
+        if loaded.outcome != "correct":
+            yield from [loaded] * len(tests)
+            return
+        with patient.start(checks) as checker:
+            yield from converse(checker, candidate, len(tests))
+
+
+def converse(checker: Child, candidate: Child, total: int) -> Generator[Result, None, None]:
+    """Carry calls and replies between the two until every test has a result."""
+    calls = done = 0
+    while done < total:
+        line = checker.receive()
+        if line is None and calls == 0:
+            raise BrokenTests(f"the tests ended before they called the program: {checker.message}")
+        if line is None:
+            yield from [failure(checker.ending, checker.message)] * (total - done)
+            return
+        message = parse(line)
+        if "fault" in message:
+            raise BrokenTests(message["fault"])
+        if "passed" in message:
+            done += 1
+            yield Result("correct" if message["passed"] else "wrong", message["message"][:SHOWN])
+            continue
+        calls += 1
+        candidate.send_line(line)
+        reply = candidate.receive()
+        if reply is None:
+            yield from [failure(candidate.ending, candidate.message)] * (total - done)
+            return
+        checker.send_line(reply)
+
+
