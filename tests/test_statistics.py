@@ -44,11 +44,9 @@ def test_pass_at_k_with_large_counts_and_missing_responses():
 
 
 def test_pass_at_k_refuses_more_than_there_are():
-    with pytest.raises(
-        ValueError, match="k=8: it must lie between 1 and the number of responses a problem, 4"
-    ):
+    with pytest.raises(ValueError, match=r"k=8: it must lie between 1 and the number of responses.*, 4"):
         pass_at_k([1], [4], k=8)
-    with pytest.raises(ValueError, match="between 0 and the number of responses"):
+    with pytest.raises(ValueError, match="number between 0 and the number of responses"):
         pass_at_k([5], [4], k=1)
 
 
@@ -206,7 +204,7 @@ def test_recipes_interval_covers_the_true_gain():
         a_SP, b_SP = simulate_recipes(rng, 5, luck=0.05, gain=0.1)
         result = compare_recipes(a_SP, b_SP, seed=int(rng.integers(2**31)), resamples=1000)
         hits += result.low <= 0.1 <= result.high
-    assert 0.87 <= hits / 200 <= 0.98
+    assert hits / 200 >= 0.9
 
 
 def test_one_seed_tells_nothing_about_recipes():

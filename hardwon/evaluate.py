@@ -1,0 +1,274 @@
+"""How good is a policy: every held-out problem, several responses each, and what can be said from them.
+
+An `Evaluation` keeps what each response came to and derives the rest, so that it can be compared with
+another one problem by problem long after the model is gone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hardwon.data import Group, Outcome, Problem, Sampling, State
+from hardwon.records import prompt_text
+from hardwon.rollouts import Sampler, sample_groups
+from hardwon.statistics import (
+    Comparison,
+    Estimate,
+    compare_paired,
+    compare_recipes,
+    count_votes,
+    estimate,
+    majority_at_k,
+    mean_at_k,
+    pass_at_k,
+)
+
+if TYPE_CHECKING:
+    from hardwon.run import Run
+    from hardwon.workbench import SharedSettings, Workbench
+
+# The sampling streams of an evaluation are those of no training iteration, and always the same ones:
+# two policies are compared on the same random numbers.
+EVALUATION = -1
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Responses to `P` problems, `K` each; outer tuples run over problems, inner ones over responses."""
+
+    task: str
+    sampling: Sampling
+    seed: int
+    problem_ids: tuple[str, ...]
+    fingerprint: str  # of prompts and answers: equal ids do not make equal problems
+    outcomes: tuple[tuple[Outcome, ...], ...]
+    answers: tuple[tuple[str, ...], ...]
+    lengths: tuple[tuple[int, ...], ...]
+    truncated: tuple[tuple[bool, ...], ...]
+
+    @property
+    def num_samples(self) -> int:
+        return max((len(row) for row in self.outcomes), default=0)
+
+    @cached_property
+    def num_judged_P(self) -> np.ndarray:
+        """Responses a problem that a verifier judged; its own failures are left out everywhere."""
+        return np.array([sum(o != "error" for o in row) for row in self.outcomes])
+
+    @cached_property
+    def num_correct_P(self) -> np.ndarray:
+        return np.array([row.count("correct") for row in self.outcomes])
+
+    @property
+    def num_errors(self) -> int:
+        return sum(row.count("error") for row in self.outcomes)
+
+    def mean_at_k(self) -> Estimate:
+        """Accuracy of a response: the mean over problems of their fraction of correct responses."""
+        return estimate(mean_at_k(self.num_correct_P, self.num_judged_P))
+
+    def pass_at_k(self, k: int) -> Estimate:
+        """The chance that k responses hold a correct one; problems with fewer than k are left out."""
+        return estimate(pass_at_k(self.num_correct_P, self.num_judged_P, k))
+
+    def majority_at_k(self, k: int) -> Estimate:
+        """The chance that a vote among k responses is right; problems with fewer than k are left out."""
+        shares_P = []
+        for outcomes, answers in zip(self.outcomes, self.answers, strict=True):
+            judged = [(a, o == "correct") for a, o in zip(answers, outcomes, strict=True) if o != "error"]
+            votes = count_votes([answer for answer, _ in judged], [right for _, right in judged])
+            shares_P.append(majority_at_k(*votes, k=k))
+        return estimate(shares_P)
+
+    def summary(self) -> dict[str, Estimate]:
+        """mean@1, estimated from all K responses, and pass@k and majority@k for k = 2, 4, 8, ... and K.
+
+        A k is left out where no problem has k judged responses.
+        """
+        rows = {"mean@1": self.mean_at_k()}
+        largest = int(self.num_judged_P.max())
+        for k in sorted({2**i for i in range(1, largest.bit_length())} | {largest} - {0, 1}):
+            rows |= {f"pass@{k}": self.pass_at_k(k), f"majority@{k}": self.majority_at_k(k)}
+        return rows
+
+    def mean_length(self) -> float:
+        """Tokens a response."""
+        return float(np.mean([n for row in self.lengths for n in row]))
+
+    def frac_truncated(self) -> float:
+        return float(np.mean([t for row in self.truncated for t in row]))
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Evaluation:
+        """The reverse of `to_dict`, also after a round trip through JSON."""
+        rows = {
+            name: tuple(tuple(row) for row in fields[name])
+            for name in ("outcomes", "answers", "lengths", "truncated")
+        }
+        return cls(
+            **{
+                **fields,
+                **rows,
+                "sampling": Sampling(**fields["sampling"]),
+                "problem_ids": tuple(fields["problem_ids"]),
+            }
+        )
+
+
+def load_evaluation(path: str | Path) -> Evaluation:
+    """Reads an evaluation from JSON. Raises ValueError naming the file if it is none."""
+    try:
+        return Evaluation.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not an evaluation: {error}") from error
+
+
+def evaluate(
+    sampler: Sampler, problems: Sequence[Problem], *, sampling: Sampling, num_samples: int
+) -> Evaluation:
+    """`num_samples` responses to every problem. Greedy sampling (temperature 0) has one only.
+
+    Raises ValueError without problems, or for several greedy responses, which would be equal.
+    """
+    if not problems:
+        raise ValueError("nothing to evaluate on: the task has no held-out problems")
+    if sampling.temperature == 0 and num_samples != 1:
+        raise ValueError(f"{num_samples} samples at temperature 0 would all be the same: choose 1")
+    groups = sample_groups(
+        [State(problem) for problem in problems],
+        sampler=sampler,
+        sampling=sampling,
+        num_samples=num_samples,
+        iteration=EVALUATION,
+    )
+    return evaluation_of(groups, task=sampler.task.name, sampling=sampling, seed=sampler.seed)
+
+
+def evaluation_of(groups: Sequence[Group], *, task: str, sampling: Sampling, seed: int) -> Evaluation:
+    """The evaluation that judged groups amount to."""
+    return Evaluation(
+        task=task,
+        sampling=sampling,
+        seed=seed,
+        problem_ids=tuple(group.state.problem.id for group in groups),
+        fingerprint=_fingerprint([group.state.problem for group in groups]),
+        outcomes=tuple(tuple(r.verdict.outcome for r in group.rollouts) for group in groups),
+        answers=tuple(tuple(final_answer(r.text) for r in group.rollouts) for group in groups),
+        lengths=tuple(tuple(r.length for r in group.rollouts) for group in groups),
+        truncated=tuple(tuple(r.truncated for r in group.rollouts) for group in groups),
+    )
+
+
+def _fingerprint(problems: Sequence[Problem]) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for problem in problems:
+        # The length of each part goes in as well, so that parts cannot run into each other.
+        for part in (problem.id, prompt_text(problem), str(problem.answer)):
+            content = part.encode("utf-8", "surrogatepass")
+            digest.update(len(content).to_bytes(8, "little") + content)
+    return digest.hexdigest()
+
+
+def final_answer(text: str, longest: int = 200) -> str:
+    r"""What a response votes for: the last \boxed{...}, or else the last line that is not empty.
+
+    Only wrong answers are told apart by this; correct ones are one answer whatever they look like.
+
+    >>> final_answer(r"so \boxed{\frac{1}{2}}, I think"), final_answer("1+2=3\n=3.\n")
+    ('\\frac{1}{2}', '=3.')
+    """
+    start = text.rfind(r"\boxed{")
+    if start >= 0:
+        start, depth = start + len(r"\boxed{"), 1
+        for end in range(start, min(len(text), start + 10 * longest)):
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            if depth == 0:
+                return text[start:end].strip()[:longest]
+    lines = text[-10 * longest :].strip().splitlines()
+    return lines[-1].strip()[-longest:] if lines else ""
+
+
+# ------------------------------------------------------------------------------------ during training
+
+
+def evaluate_and_record(
+    bench: Workbench, run: Run, config: SharedSettings, iteration: int
+) -> dict[str, float]:
+    """Evaluates the policy after `iteration`, sampled and greedily; stores both, returns the metrics."""
+    sampled = evaluate(
+        bench.sampler, bench.held_out, sampling=config.sampling, num_samples=config.eval_samples
+    )
+    greedy_sampling = replace(config.sampling, temperature=0.0, top_p=1.0, top_k=0)
+    greedy = evaluate(bench.sampler, bench.held_out, sampling=greedy_sampling, num_samples=1)
+    run.save_evaluation(iteration, "sampled", sampled.to_dict())
+    run.save_evaluation(iteration, "greedy", greedy.to_dict())
+    return evaluation_metrics(sampled, greedy)
+
+
+def evaluation_metrics(sampled: Evaluation, greedy: Evaluation) -> dict[str, float]:
+    """What metrics.jsonl keeps of an evaluation. mean@1 is estimated from all samples of a problem."""
+    metrics: dict[str, float] = {}
+    estimates = sampled.summary() | {"greedy": greedy.mean_at_k()}
+    for name, result in estimates.items():
+        metrics |= {
+            f"eval/{name}": result.value,
+            f"eval/{name}_low": result.low,
+            f"eval/{name}_high": result.high,
+        }
+    return metrics | {
+        "eval/mean_length": sampled.mean_length(),
+        "eval/clipped_ratio": sampled.frac_truncated(),
+        "eval/errors": float(sampled.num_errors + greedy.num_errors),
+    }
+
+
+# ------------------------------------------------------------------------------------------- compare
+
+
+def compare(a: Evaluation, b: Evaluation) -> Comparison:
+    """B minus A in mean@k, paired over the same problems. Raises ValueError if they are not the same."""
+    check_same_problems([a, b])
+    return compare_paired(*(mean_at_k(e.num_correct_P, e.num_judged_P) for e in (a, b)))
+
+
+def compare_seeds(a: Sequence[Evaluation], b: Sequence[Evaluation]) -> Comparison:
+    """B minus A in mean@k for two recipes, each an evaluation for every seed that was trained."""
+    check_same_problems([*a, *b])
+    a_SP, b_SP = (np.stack([mean_at_k(e.num_correct_P, e.num_judged_P) for e in side]) for side in (a, b))
+    return compare_recipes(a_SP, b_SP)
+
+
+def check_same_problems(evaluations: Sequence[Evaluation]) -> None:
+    """ValueError, saying what differs, unless all evaluations are of the same problems in the same way."""
+    first = evaluations[0]
+    for other in evaluations[1:]:
+        if first.task != other.task:
+            raise ValueError(f"evaluations of different tasks: {first.task} and {other.task}")
+        if first.problem_ids != other.problem_ids:
+            only = sorted(set(first.problem_ids) ^ set(other.problem_ids))
+            where = f"{only[0]} is in one only" if only else "their order differs"
+            raise ValueError(
+                f"evaluations of different problems ({len(first.problem_ids)} and "
+                f"{len(other.problem_ids)}): {where}; evaluate both on the same problems"
+            )
+        if first.fingerprint != other.fingerprint:
+            raise ValueError("the problems have the same ids but other prompts or answers")
+        if (first.sampling.temperature == 0) != (other.sampling.temperature == 0):
+            raise ValueError("one evaluation is greedy and the other sampled: compare like with like")
+
+
+def stored_evaluations(run_path: str | Path, name: str) -> dict[int, Path]:
+    """The evaluations `name` ("sampled" or "greedy") that a run stored: iteration -> file."""
+    files = sorted((Path(run_path) / "evaluations").glob(f"iteration-*-{name}.json"))
+    return {int(file.name.split("-")[1]): file for file in files}
