@@ -6,8 +6,19 @@ import pytest
 
 from hardwon.tasks import load_task
 
-ANSWERS = ["7", "-3.5", "\\frac{1}{2}", "2\\sqrt{3}", "(1,2)", "x=5", "steps... \\boxed{\\pi}", "6*7=42\n#### 42",
-           "\\text{Monday}", "1,000", "[0, 1)", "50\\%"]  # fmt: skip
+ANSWERS = [
+    "7",
+    "-3.5",
+    "\\frac{1}{2}",
+    "2\\sqrt{3}",
+    "(1,2)",
+    "x=5",
+    "\\text{Monday}",
+    "1,000",
+    "[0, 1)",
+    "50\\%",
+]
+ANSWERS += ["steps... \\boxed{\\pi}", "6*7=42\n#### 42"]
 
 
 def write(path, answers):

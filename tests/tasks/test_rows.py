@@ -93,7 +93,7 @@ def test_five_faults_are_shown_at_once(tmp_path):
 
 def test_missing_and_empty_files(tmp_path):
     (tmp_path / "train.jsonl").write_text("")
-    with pytest.raises(ValueError, match="data=.*no such file; did you mean .*train.jsonl"):
+    with pytest.raises(ValueError, match=r"data=.*no such file; did you mean .*train.jsonl"):
         load_problems(str(tmp_path / "trian.jsonl"))
     with pytest.raises(ValueError, match="has no rows"):
         load_problems(str(tmp_path / "train.jsonl"))
