@@ -89,13 +89,9 @@ class Evaluation:
         return estimate(shares_P)
 
     def summary(self) -> dict[str, Estimate]:
-        """mean@1, estimated from all K responses, and pass@k and majority@k for k = 2, 4, 8, ... and K.
-
-        A k is left out where no problem has k judged responses.
-        """
+        """mean@1, estimated from all K responses, and pass@k and majority@k for larger k."""
         rows = {"mean@1": self.mean_at_k()}
-        largest = int(self.num_judged_P.max())
-        for k in sorted({2**i for i in range(1, largest.bit_length())} | {largest} - {0, 1}):
+        for k in report_ks(self)[1:]:
             rows |= {f"pass@{k}": self.pass_at_k(k), f"majority@{k}": self.majority_at_k(k)}
         return rows
 
@@ -132,6 +128,12 @@ def load_evaluation(path: str | Path) -> Evaluation:
         return Evaluation.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not an evaluation: {error}") from error
+
+
+def report_ks(evaluation: Evaluation) -> list[int]:
+    """1, 2, 4, 8, ... and the number of judged responses a problem: the k worth reporting."""
+    largest = max(1, int(evaluation.num_judged_P.max()))
+    return sorted({2**i for i in range(largest.bit_length())} | {largest})
 
 
 def evaluate(
@@ -243,7 +245,12 @@ def compare(a: Evaluation, b: Evaluation) -> Comparison:
 
 
 def compare_seeds(a: Sequence[Evaluation], b: Sequence[Evaluation]) -> Comparison:
-    """B minus A in mean@k for two recipes, each an evaluation for every seed that was trained."""
+    """B minus A in mean@k for two recipes, each an evaluation for every seed that was trained.
+
+    With one of each it is `compare`, which tells nothing about the luck of seeds.
+    """
+    if len(a) == len(b) == 1:
+        return compare(a[0], b[0])
     check_same_problems([*a, *b])
     a_SP, b_SP = (np.stack([mean_at_k(e.num_correct_P, e.num_judged_P) for e in side]) for side in (a, b))
     return compare_recipes(a_SP, b_SP)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import json
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,25 @@ def prompt_text(problem: Problem) -> str:
     if isinstance(problem.prompt, str):
         return problem.prompt
     return "\n".join(f"{message['role']}: {message['content']}" for message in problem.prompt)
+
+
+def visible(text: str, longest: int | None = None) -> str:
+    """Model text that is safe to show: control and direction characters are named, line breaks stay.
+
+    >>> visible("a\\x1b[2Jb\\u202e")
+    'a<U+001B>[2Jb<U+202E>'
+    """
+    cut = "" if longest is None or len(text) <= longest else f" ... ({len(text) - longest:,} more characters)"
+    shown = text[:longest].replace("\r\n", "\n")
+    if not shown.isprintable():
+        shown = "".join(_visible_character(c) for c in shown)
+    return shown + cut
+
+
+def _visible_character(character: str) -> str:
+    if character in "\n\t" or not unicodedata.category(character).startswith("C"):
+        return character
+    return f"<U+{ord(character):04X}>"
 
 
 def rollout_table(

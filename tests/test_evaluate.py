@@ -152,6 +152,7 @@ def test_comparison_is_paired():
     assert result.p_value == 0.5
     seeds = compare_seeds([run_script(), run_script()], [run_script(better)] * 2)
     assert seeds.difference == pytest.approx(result.difference)
+    assert compare_seeds([run_script()], [run_script(better)]) == result
 
 
 def test_comparison_refuses_what_is_not_alike():
