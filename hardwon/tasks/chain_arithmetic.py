@@ -2,21 +2,24 @@
 
 A problem is an expression; a response may reason freely, and its last line is the answer:
 
-    3-7+5          the prompt
-    -4             a reasoning step: the running total after two terms
-    =1.            the last line: "=", the whole answer, a full stop
+    3+7-5+8        the prompt
+    10             a reasoning step: the running total after two terms
+    5              and after three
+    =13.           the last line: "=", the whole answer, a full stop
 
 The full stop shows that the answer was not cut off. The number of terms is the difficulty
-dial: each term is one more step that can go wrong. Whether an expression belongs to the
-training or to the test set is a property of its own hash, so no seed and no option can mix
-the two; the test set is the same for every seed.
+dial: each term is one more step that can go wrong. No running total is below zero. Whether
+an expression belongs to the training or to the test set is a property of its own hash, so no
+seed and no option can mix the two; the test set is the same for every seed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import islice
 
 from hardwon.data import Problem, Verdict
@@ -25,10 +28,10 @@ from hardwon.tasks.task import Split, Task
 TEST_SIZE = 512
 TEST_SHARE = 1 / 8
 MAX_DIGIT = 9
-SHORTEST, LONGEST = 3, 12
+SHORTEST, LONGEST = 4, 12
 
 
-def load(seed: int = 0, *, min_terms: int = 3, max_terms: int = 8, train_size: int = 20_000) -> Task:
+def load(seed: int = 0, *, min_terms: int = 4, max_terms: int = 9, train_size: int = 20_000) -> Task:
     """The task with `train_size` training problems drawn by `seed`, and 512 fixed test problems.
 
     The numbers of terms from `min_terms` to `max_terms` are equally frequent and alternate, so
@@ -47,8 +50,8 @@ def load(seed: int = 0, *, min_terms: int = 3, max_terms: int = 8, train_size: i
 def terms_of(expression: str) -> list[int]:
     """The signed terms, in order.
 
-    >>> terms_of("3-7+5")
-    [3, -7, 5]
+    >>> terms_of("3+7-5")
+    [3, 7, -5]
     """
     return [int(term) for term in expression.replace("-", " -").replace("+", " ").split()]
 
@@ -56,8 +59,8 @@ def terms_of(expression: str) -> list[int]:
 def running_totals(terms: Sequence[int]) -> list[int]:
     """The totals after two terms, after three, ... and after all.
 
-    >>> running_totals([3, -7, 5])
-    [-4, 1]
+    >>> running_totals([3, 7, -5])
+    [10, 5]
     """
     return [sum(terms[:count]) for count in range(2, len(terms) + 1)]
 
@@ -65,8 +68,8 @@ def running_totals(terms: Sequence[int]) -> list[int]:
 def write_solution(totals: Sequence[int]) -> str:
     """One total a line, the last one as the answer.
 
-    >>> write_solution([-4, 1])
-    '-4\\n=1.'
+    >>> write_solution([10, 5])
+    '10\\n=5.'
     """
     steps = "".join(f"{total}\n" for total in totals[:-1])
     return f"{steps}={totals[-1]}."
@@ -105,9 +108,35 @@ def split_of(expression: str) -> Split:
 
 
 def draw_expression(rng: random.Random, num_terms: int) -> str:
-    """Uniform over expressions of `num_terms` terms from -9 to 9 without 0."""
-    terms = [rng.randint(1, MAX_DIGIT) * rng.choice((-1, 1)) for _ in range(num_terms)]
-    return str(terms[0]) + "".join(f"{term:+d}" for term in terms[1:])
+    """Terms from -9 to 9 without 0, each uniform over those that keep the running total at 0 or above."""
+    total = rng.randint(1, MAX_DIGIT)
+    expression = str(total)
+    for _ in range(num_terms - 1):
+        term = rng.choice(_next_terms(total))
+        total += term
+        expression += f"{term:+d}"
+    return expression
+
+
+def count_expressions(num_terms: int) -> int:
+    """How many expressions of `num_terms` terms there are.
+
+    >>> count_expressions(1), count_expressions(2)
+    (9, 126)
+    """
+    ways = Counter(range(1, MAX_DIGIT + 1))
+    for _ in range(num_terms - 1):
+        longer: Counter[int] = Counter()
+        for total, count in ways.items():
+            for term in _next_terms(total):
+                longer[total + term] += count
+        ways = longer
+    return ways.total()
+
+
+@cache
+def _next_terms(total: int) -> list[int]:
+    return [term for term in range(max(-MAX_DIGIT, -total), MAX_DIGIT + 1) if term]
 
 
 def _problems(split: Split, seed: int, levels: range) -> Iterator[Problem]:
@@ -141,7 +170,7 @@ def _check_options(min_terms: int, max_terms: int, train_size: int) -> None:
         nearest = min(max(max_terms, min_terms), LONGEST)
         raise ValueError(f"max_terms={max_terms} is outside {min_terms}..{LONGEST}: nearest is {nearest}")
     # Drawing distinct expressions stays quick while a level is at most three quarters used up.
-    supply = (2 * MAX_DIGIT) ** min_terms * (1 - TEST_SHARE)
+    supply = count_expressions(min_terms) * (1 - TEST_SHARE)
     largest = int(0.75 * supply) * (max_terms - min_terms + 1)
     if not 1 <= train_size <= largest:
         nearest = min(max(train_size, 1), largest)

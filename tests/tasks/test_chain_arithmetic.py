@@ -9,10 +9,18 @@ from hypothesis import strategies as st
 
 from hardwon.data import Problem
 from hardwon.tasks import chain_arithmetic
-from hardwon.tasks.chain_arithmetic import draw_expression, gold, running_totals, split_of, terms_of, verify
+from hardwon.tasks.chain_arithmetic import (
+    count_expressions,
+    draw_expression,
+    gold,
+    running_totals,
+    split_of,
+    terms_of,
+    verify,
+)
 
-# 3 - 7 = -4, then -4 + 5 = 1.
-PROBLEM = Problem("example", "3-7+5", "1")
+# 3 + 7 = 10, then 10 - 9 = 1.
+PROBLEM = Problem("example", "3+7-9", "1")
 
 
 def outcome(response: str) -> str:
@@ -32,21 +40,29 @@ def test_gold_answers_earn_full_reward(task):
 
 
 def test_gold_is_one_running_total_a_line_and_then_the_answer(task):
-    assert gold(PROBLEM) == "-4\n=1."
-    assert task.split_steps(gold(PROBLEM)) == ["-4\n", "=1."]
+    assert gold(PROBLEM) == "10\n=1."
+    assert task.split_steps(gold(PROBLEM)) == ["10\n", "=1."]
 
 
 def test_terms_and_totals_by_hand():
-    # -9 - 8 = -17; -17 + 7 = -10; -10 - 1 = -11.
-    assert terms_of("-9-8+7-1") == [-9, -8, 7, -1]
-    assert running_totals([-9, -8, 7, -1]) == [-17, -10, -11]
+    # 9 - 8 = 1; 1 + 7 = 8; 8 - 8 = 0.
+    assert terms_of("9-8+7-8") == [9, -8, 7, -8]
+    assert running_totals([9, -8, 7, -8]) == [1, 8, 0]
 
 
-@given(st.integers(0, 2**32), st.integers(3, 12))
-def test_answers_agree_with_python(seed, num_terms):
+def test_the_number_of_expressions_by_hand():
+    # 9 first digits d; after d come 9 additions and d subtractions: sum of 9 + d = 81 + 45 = 126.
+    assert [count_expressions(n) for n in (1, 2)] == [9, 126]
+
+
+@given(st.integers(0, 2**32), st.integers(4, 12))
+def test_expressions_are_sums_that_never_fall_below_zero(seed, num_terms):
     expression = draw_expression(random.Random(seed), num_terms)
-    assert len(terms_of(expression)) == num_terms
-    assert sum(terms_of(expression)) == eval(expression)
+    terms = terms_of(expression)
+    assert len(terms) == num_terms
+    assert all(1 <= abs(term) <= 9 for term in terms)
+    assert sum(terms) == eval(expression)
+    assert terms[0] > 0 and min(running_totals(terms)) >= 0
 
 
 def test_train_and_test_are_disjoint_for_every_pair_of_seeds():
@@ -79,7 +95,7 @@ def test_every_block_of_problems_holds_each_number_of_terms_once():
 
 def test_reasoning_above_the_answer_is_free():
     assert outcome("=1.") == "correct"
-    assert outcome("-4\n1\n=1.") == "correct"
+    assert outcome("10\n1\n=1.") == "correct"
     assert outcome("99\n\n=1.") == "correct"
 
 
@@ -88,12 +104,12 @@ def test_reasoning_above_the_answer_is_free():
     [
         "",
         "1",
-        "-4\n1.",
+        "10\n1.",
         "=1",  # cut off: it may have become =12.
-        "-4\n=1",
-        "-4\n=",
+        "10\n=1",
+        "10\n=",
         "=1.\n",  # the answer's line must be the last
-        "=1.\n-4",
+        "=1.\n10",
         "=2.",
         "=01.",
         "=+1.",
@@ -106,7 +122,7 @@ def test_reasoning_above_the_answer_is_free():
         "=1.\n=1.",
         "=1.=1.",
         "==1.",
-        "-4=1.",
+        "10=1.",
         "=0.=1.=2.",
     ],
 )
@@ -143,12 +159,12 @@ def test_it_verifies_more_than_100_000_responses_a_second(task):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"min_terms": 2}, "min_terms=2 .*nearest is 3"),
+        ({"min_terms": 2}, "min_terms=2 .*nearest is 4"),
         ({"min_terms": 5, "max_terms": 4}, "max_terms=4 .*nearest is 5"),
         ({"max_terms": 40}, "max_terms=40 .*nearest is 12"),
         ({"train_size": 0}, "train_size=0 .*nearest is 1"),
-        # 18^3 expressions of 3 terms, 7/8 of them for training, 3/4 of those: 3827.
-        ({"max_terms": 3, "train_size": 10**6}, "train_size=1000000 .*nearest is 3827"),
+        # 30036 expressions of 4 terms, 7/8 of them for training, 3/4 of those: 19711.
+        ({"max_terms": 4, "train_size": 10**6}, "train_size=1000000 .*nearest is 19711"),
     ],
 )
 def test_impossible_options_name_the_nearest_possible_one(options, message):
