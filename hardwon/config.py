@@ -45,6 +45,9 @@ class TaskSettings(Settings):
         None,
         description="package.module:function with TRL's or verl's signature; a.b:f*0.5,c.d:g for several",
     )
+    reward_from: Literal["verdict", "score"] = Field(
+        "verdict", description="verdict: +1 or -1; score: the verifier's own grade, as `reward` always is"
+    )
 
 
 class SamplingSettings(Settings):
