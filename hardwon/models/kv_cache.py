@@ -28,11 +28,11 @@ class Window:
     end: int = 0
 
 
-class WindowLayer(DynamicLayer):
+class WindowLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     """One layer's buffer; `update` writes the newest column and returns the window."""
 
     def __init__(self, window: Window, keys_RKCD: Tensor, values_RKCD: Tensor) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.window = window
         self.keys: Tensor = keys_RKCD
         self.values: Tensor = values_RKCD

@@ -45,8 +45,8 @@ def merged_state_dict(model: Any) -> dict[str, torch.Tensor]:
     for name, tensor in base.state_dict().items():
         if ".lora_" not in name:
             merged[name.replace(".base_layer.", ".")] = tensor
-    for name, module in base.named_modules():
-        if isinstance(module, LoraLayer):
-            delta = sum(module.get_delta_weight(adapter) for adapter in module.active_adapters)
-            merged[f"{name}.weight"] = merged[f"{name}.weight"] + delta
+    adapted: list[tuple[str, Any]] = [(n, m) for n, m in base.named_modules() if isinstance(m, LoraLayer)]
+    for name, module in adapted:
+        delta = sum(module.get_delta_weight(adapter) for adapter in module.active_adapters)
+        merged[f"{name}.weight"] = merged[f"{name}.weight"] + delta
     return merged

@@ -85,7 +85,8 @@ class Policy:
 
     @property
     def device(self) -> torch.device:
-        return next(self.model.parameters()).device
+        parameter: Tensor = next(self.model.parameters())
+        return parameter.device
 
     @property
     def context_length(self) -> int:

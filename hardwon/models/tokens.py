@@ -20,7 +20,8 @@ from hardwon.models.paths import from_pretrained
 
 def load_tokenizer(model: str | Path) -> PreTrainedTokenizerBase:
     """The tokenizer of `"embedded"`, a directory or a hub name; ValueError if there is none."""
-    return from_pretrained(AutoTokenizer.from_pretrained, model)
+    tokenizer: PreTrainedTokenizerBase = from_pretrained(AutoTokenizer.from_pretrained, model)
+    return tokenizer
 
 
 def encode_prompt(
@@ -47,8 +48,10 @@ def encode_prompt(
 
 
 def _messages(problem: Problem, system_prompt: str | None) -> list[Message]:
-    is_text = isinstance(problem.prompt, str)
-    messages = [{"role": "user", "content": problem.prompt}] if is_text else list(problem.prompt)
+    prompt = problem.prompt
+    messages: list[Message] = (
+        [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+    )
     if system_prompt is None:
         return messages
     if messages and messages[0]["role"] == "system":
@@ -62,7 +65,8 @@ def _render_chat(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) ->
             "chat_template=true, but this tokenizer has no chat template: set chat_template=false to use "
             "prompts as raw text, or save a template with the tokenizer"
         )
-    return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    conversation = [dict(message) for message in messages]
+    return str(tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True))
 
 
 def _raw_text(problem: Problem, system_prompt: str | None) -> str:
@@ -110,7 +114,7 @@ def _end_of_turn(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     marker = "a reply"
     messages = [{"role": "user", "content": "a question"}, {"role": "assistant", "content": marker}]
     try:
-        text = tokenizer.apply_chat_template(messages, tokenize=False)
+        text = str(tokenizer.apply_chat_template(messages, tokenize=False))
     except (TemplateError, ValueError):  # a template for other roles only: nothing to learn from it
         return []
     _, found, rest = text.rpartition(marker)
@@ -121,7 +125,7 @@ def _end_of_turn(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 def decode_response(tokenizer: PreTrainedTokenizerBase, ids: Iterable[int]) -> str:
     """Text of a response, without the EOS and any other special token."""
-    return tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    return str(tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
 def pad_id(tokenizer: PreTrainedTokenizerBase) -> int:

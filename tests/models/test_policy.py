@@ -112,13 +112,8 @@ def test_lora_trains_adapters_only_and_saves_merged_weights(tmp_path, policy):
     assert json.loads((tmp_path / "merged/adapter/adapter_config.json").read_text())["r"] == 4
 
 
-SMALL = {
-    "vocab_size": 31,
-    "hidden_size": 32,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 4,
-    "intermediate_size": 8,
-}
+SMALL = {"vocab_size": 31, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+SMALL["intermediate_size"] = 8
 
 
 @pytest.mark.parametrize(

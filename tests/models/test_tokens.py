@@ -70,13 +70,8 @@ def test_eos_ids_come_from_tokenizer_configs_and_template():
     # <eos> = 2 from the tokenizer, 7 and 9 from a list, 5 from an int, <|im_end|> = 4 from the template.
     tokenizer = make_tokenizer()
     assert eos_ids(tokenizer) == {2, 4}
-    assert eos_ids(tokenizer, GenerationConfig(eos_token_id=[7, 9]), GenerationConfig(eos_token_id=5)) == {
-        2,
-        4,
-        5,
-        7,
-        9,
-    }
+    configs = GenerationConfig(eos_token_id=[7, 9]), GenerationConfig(eos_token_id=5)
+    assert eos_ids(tokenizer, *configs) == {2, 4, 5, 7, 9}
     assert eos_ids(make_tokenizer(chat_template=None)) == {2}
     with pytest.raises(ValueError, match="eos_token_id"):
         eos_ids(make_tokenizer(chat_template=None, pad_token="<pad>"))
@@ -92,7 +87,7 @@ def test_tokenizer_without_pad_pads_with_eos_and_masks_tell_them_apart():
     assert batch.response_mask_BT.tolist() == [
         [0, 1, 1],
         [1, 0, 0],
-    ]  # the sampled EOS counts, padding does not
+    ]  # sampled EOS counts
 
 
 def test_collate_puts_each_value_one_column_before_its_token():
