@@ -58,6 +58,8 @@ def filter_factors(success_probability: float, group_size: int) -> tuple[float, 
     1 / (1 - p^(G-1)) and 1 / (1 - (1-p)^(G-1)): a correct response's group is dropped exactly if the
     other G - 1 are correct too, and a dropped group contributes advantage 0 to the unfiltered mean.
     """
+    if not 0 < success_probability < 1:
+        raise ValueError(f"success_probability={success_probability}: the filter keeps no group at 0 or 1")
     others = group_size - 1
     return 1 / (1 - success_probability**others), 1 / (1 - (1 - success_probability) ** others)
 

@@ -58,6 +58,12 @@ def test_filter_amplifies_wrong_responses_more_exactly_below_one_half():
     assert filter_factors(0.51, 8)[1] < filter_factors(0.51, 8)[0]
 
 
+@pytest.mark.parametrize("p", [0.0, 1.0])
+def test_nothing_is_kept_at_zero_or_one(p):
+    with pytest.raises(ValueError, match=f"success_probability={p}"):
+        filter_factors(p, 8)
+
+
 LOGITS = torch.tensor([0.2, -0.5, 1.0, 0.7], dtype=torch.float64)
 CORRECT = torch.tensor([True, False, False, False])
 PROBS = LOGITS.softmax(0)
