@@ -281,4 +281,4 @@ def fingerprint(problems: Sequence[Problem]) -> str:
 def _lines(problems: Sequence[Problem]) -> Iterator[str]:
     for p in problems:
         prompt = p.prompt if isinstance(p.prompt, str) else [dict(message) for message in p.prompt]
-        yield json.dumps([p.id, prompt, p.answer, dict(p.info)], sort_keys=True, default=str) + "\n"
+        yield json.dumps([p.id, prompt, p.answer, dict(p.info)], default=str) + "\n"

@@ -30,6 +30,19 @@ def last_boxed(text: str) -> str | None:
     return ""
 
 
+def last_tagged(text: str, tag: str = "answer") -> str | None:
+    """The content of the last <answer>...</answer>: "" if the last one is empty or never closed, else None.
+
+    >>> last_tagged("<answer>6</answer> no, <answer> 7 </answer>")
+    '7'
+    """
+    start = text.rfind(f"<{tag}>")
+    if start < 0:
+        return None
+    content, closed, _ = text[start + len(tag) + 2 :].partition(f"</{tag}>")
+    return content.strip() if closed else ""
+
+
 def last_answer_line(text: str) -> str | None:
     """What follows the last "Answer:" or "answer is", to the end of its line; None if there is none.
 

@@ -29,7 +29,8 @@ from hardwon.verifiers.worker import HEADER
 ReplyKind = Literal["done", "raised", "timeout", "crashed", "memory"]
 
 START_SECONDS = 120.0
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+SAME_EACH_TIME = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+"""One thread a worker, and sets that iterate in the same order in every run."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            env=os.environ | ONE_THREAD | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env=os.environ | SAME_EACH_TIME | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         assert self.process.stdin is not None and self.process.stdout is not None
         self.input, self.output = self.process.stdin, self.process.stdout

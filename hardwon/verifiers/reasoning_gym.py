@@ -1,0 +1,121 @@
+"""reasoning_gym's generators and scorers, for a worker process; and checks of the scorers that are too lax.
+
+Raw correctness is a score of 1 or more. Some scorers of reasoning_gym 0.1.25 give 1 to wrong answers, which
+a policy finds soon: those have a second check here. An answer at which a scorer raises is wrong if the
+scorer can judge the gold answer, and an error otherwise.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+import pickle
+import re
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import reasoning_gym
+
+from hardwon.verifiers.answers import last_tagged
+
+Entry = dict[str, Any]  # question, answer, metadata
+
+
+@functools.lru_cache(maxsize=8)
+def dataset(name: str, config: str) -> Any:
+    return reasoning_gym.create_dataset(name, **json.loads(config))
+
+
+def generate(name: str, config: str, index: int) -> str:
+    """One entry, pickled and in base 64: JSON would turn the keys of its metadata into text."""
+    return base64.b64encode(pickle.dumps(dataset(name, config)[index])).decode()
+
+
+def gold(entry: Entry) -> str | None:
+    """The answer, or the solution that the generator kept in the metadata; None if there is neither."""
+    metadata = entry["metadata"]
+    for value in (entry["answer"], metadata.get("example_answer"), metadata.get("example_correct_answer")):
+        if isinstance(value, str):
+            return value
+    return json.dumps(metadata["possible_answer"]) if "possible_answer" in metadata else None
+
+
+def grade(name: str, config: str, entry: Entry, response: str) -> dict[str, Any]:
+    """The scorer's grade of what stands between the last <answer> tags."""
+    answer = last_tagged(response)
+    if answer is None:
+        return {"correct": False, "score": 0.0, "message": "no <answer>...</answer>"}
+    scorer = dataset(name, config).score_answer
+    try:
+        score = float(scorer(answer=answer, entry=entry))
+    except Exception as error:
+        scorer(answer=gold(entry), entry=entry)  # raises again, as an error, if it is the scorer that fails
+        return {"correct": False, "score": 0.0, "message": f"no such answer: {type(error).__name__}: {error}"}
+    if score >= 1 and not strictly(name, gold(entry), answer):
+        return {
+            "correct": False,
+            "score": 0.0,
+            "message": f"refuted: {answer!r:.100} got {score} by a lax scorer",
+        }
+    return {"correct": score >= 1, "score": score}
+
+
+def strictly(name: str, gold_answer: str | None, answer: str) -> bool:
+    """Whether an answer that scored 1 stands: no guess list, and right for its data set's second check."""
+    if gold_answer is None or gold_answer == answer:
+        return True
+    if re.search(r"\bor\b", answer, re.IGNORECASE) and not re.search(r"\bor\b", gold_answer, re.IGNORECASE):
+        return False
+    return SECOND_CHECKS.get(name, lambda _gold, _answer: True)(gold_answer, answer)
+
+
+def same_words(gold_answer: str, answer: str) -> bool:
+    return words(gold_answer) == words(answer)
+
+
+def as_many_words(gold_answer: str, answer: str) -> bool:
+    return len(words(gold_answer)) >= len(words(answer))
+
+
+def words(text: str) -> list[str]:
+    return re.findall(r"[^\s,]+", text.casefold())
+
+
+def same_numbers(gold_answer: str, answer: str) -> bool:
+    return numbers(gold_answer) == numbers(answer)
+
+
+def numbers(text: str) -> list[Fraction]:
+    return [
+        Fraction(number) for number in re.findall(r"-?\d+(?:\.\d+)?", re.sub(r"(?<=\d),(?=\d)", "", text))
+    ]
+
+
+def close_fraction(gold_answer: str, answer: str) -> bool:
+    return abs(Fraction(gold_answer.replace(",", "")) - Fraction(answer.replace(",", ""))) <= Fraction(
+        1, 10_000
+    )
+
+
+def finite(gold_answer: str, answer: str) -> bool:
+    return not re.search("nan|inf", answer, re.IGNORECASE)
+
+
+SECOND_CHECKS: dict[str, Callable[[str, str], bool]] = {
+    "coin_flip": close_fraction,  # compares the shorter text only: "0" equals "0.3125"
+    "complex_arithmetic": finite,  # min(1, nan) is 1
+    "fraction_simplification": same_numbers,  # reads the first fraction of several
+    "game_of_life_halting": same_words,  # takes any text but "" for True, the gold answer "False" too
+    "gsm_symbolic": same_numbers,  # finds the gold number anywhere, "-20" and "20 574" included
+    "letter_jumble": same_words,  # looks at the first words
+    "spell_backward": same_words,  # looks at the first letters
+    "time_intervals": as_many_words,  # reads the first interval of several
+    "word_sorting": same_words,  # looks at the first words
+}
+
+
+def work(action: str, *arguments: Any) -> Any:
+    """The one function of the worker pool: "generate" or "grade"."""
+    return {"generate": generate, "grade": grade}[action](*arguments)
