@@ -48,9 +48,11 @@ def run(objective, ratios, advantages, mask=None, **kwargs):
     ],
 )
 def test_clipped(ratio, advantage, loss, grad):
-    losses_BT, grads_BT, _ = run(clipped, [[ratio]], advantage, **BOUNDS)
+    losses_BT, grads_BT, stats = run(clipped, [[ratio]], advantage, **BOUNDS)
     assert losses_BT.item() == pytest.approx(loss)
     assert grads_BT.item() == pytest.approx(grad)
+    assert stats["clip_ratio/high_mean"] == (grad == 0 and advantage > 0)
+    assert stats["clip_ratio/low_mean"] == (grad == 0 and advantage < 0)
 
 
 @pytest.mark.parametrize(("ratio", "loss", "grad"), [(9.0, 18.0, 18.0), (50.0, 20.0, 0.0), (0.5, 1.6, 0.0)])
