@@ -17,6 +17,7 @@ TASKS = {
     "reasoning_gym": "hardwon.tasks.reasoning_gym",
     "math": "hardwon.tasks.math",
     "code": "hardwon.tasks.code",
+    "custom": "hardwon.tasks.custom",
 }
 """Task name -> module with `load(...) -> Task`."""
 
@@ -24,14 +25,19 @@ EXTRAS = {"reasoning_gym": "reasoning-gym", "datasets": "datasets"}
 """Top-level module of an optional dependency -> the extra of hardwon that installs it."""
 
 
+REWARD_OPTIONS = ("reward", "reward_threshold", "reward_seconds", "encode")
+"""Options of tasks/custom.py: with them any task is judged by the user's functions instead of its own."""
+
+
 def load_task(
     spec: str, *, data: str | None = None, eval_data: str | None = None, seed: int = 0, **options: Any
 ) -> Task:
-    """The task named by `spec`: "math", "code", "chain_arithmetic" or "reasoning_gym:<dataset>".
+    """The task named by `spec`: a name of TASKS, or "reasoning_gym:<dataset>".
 
-    `data` and `eval_data` are files or Hugging Face data sets, for tasks that read data. Other
-    options go to the task's own `load`. ValueError names an unknown task or option and the nearest
-    known one; ImportError names the extra to install.
+    `data` and `eval_data` are files or Hugging Face data sets, for tasks that read data. `reward`
+    ("package.module:function") judges instead of the task's own verifier; see tasks/custom.py. Other options
+    go to the task's own `load`. ValueError names an unknown task or option and the nearest known one;
+    ImportError names the extra to install.
     """
     name, _, dataset = spec.partition(":")
     if name not in TASKS:
@@ -39,19 +45,33 @@ def load_task(
     given = {"data": data, "eval_data": eval_data, "dataset": dataset or None}
     arguments = {key: value for key, value in given.items() if value is not None} | options
     load = import_load(name)
-    accepted = list(inspect.signature(load).parameters)
+    reward = {}
+    if name != "custom" and "reward" in arguments:
+        reward = {key: arguments.pop(key) for key in REWARD_OPTIONS if key in arguments}
+    check_arguments(spec, load, arguments)
+    task = load(seed=seed, **arguments)
+    if not reward:
+        return task
+    from hardwon.tasks.custom import with_reward
+
+    return with_reward(task, **reward)
+
+
+def check_arguments(spec: str, load: Callable[..., Task], arguments: dict[str, Any]) -> None:
+    """ValueError for an argument that `load` doesn't take, or lacks."""
+    parameters = inspect.signature(load).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for key in arguments:
-        if key not in accepted and "options" not in accepted:
-            raise ValueError(f"task={spec!r} takes no {key!r}{nearest(key, accepted)}")
-    missing = [
-        key
-        for key, parameter in inspect.signature(load).parameters.items()
-        if key in given and key not in arguments and parameter.default is inspect.Parameter.empty
-    ]
-    if missing:
-        wanted = "reasoning_gym:<dataset>" if missing == ["dataset"] else f"{missing[0]}=<file or data set>"
-        raise ValueError(f"task={spec!r} needs {wanted}")
-    return load(seed=seed, **arguments)
+        if key not in parameters and not takes_any:
+            raise ValueError(f"task={spec!r} takes no {key!r}{nearest(key, parameters)}")
+    wanted = {
+        "data": "data=<file or data set>",
+        "dataset": "a data set: reasoning_gym:<dataset>",
+        "reward": "reward=<package.module:function>",
+    }
+    for key, parameter in parameters.items():
+        if key not in arguments and key in wanted and parameter.default is inspect.Parameter.empty:
+            raise ValueError(f"task={spec!r} needs {wanted[key]}")
 
 
 def import_load(name: str) -> Callable[..., Task]:

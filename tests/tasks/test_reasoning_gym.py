@@ -136,5 +136,5 @@ def test_unknown_names_and_options():
         load("leg_counting", min_animals=-1)
     with pytest.raises(ValueError, match="name one data set"):
         load("composite")
-    with pytest.raises(ValueError, match="needs reasoning_gym:<dataset>"):
+    with pytest.raises(ValueError, match="needs a data set: reasoning_gym:<dataset>"):
         load_task("reasoning_gym")
