@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -60,7 +62,7 @@ CONFIGS = {
 def make_policy(name: str = "llama", seed: int = 0, **kwargs: object) -> Policy:
     """A random model whose distributions are far from uniform, so that mistakes show."""
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(CONFIGS[name])
+    model = AutoModelForCausalLM.from_config(copy.deepcopy(CONFIGS[name]))
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 2:

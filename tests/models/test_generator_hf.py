@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 import pytest
 import torch
 from conftest import CONFIGS, make_policy
 
 from hardwon.data import Request, Sampling
-from hardwon.models.generator_hf import HFGenerator
+from hardwon.models.generator_hf import HFGenerator, plan
 from hardwon.models.tokens import collate
 
 PREFIXES = [(1, 8, 9, 10), (1, 11), (1, 12, 13, 14, 15, 16, 17, 18, 19), (1,)]
@@ -57,3 +59,123 @@ def test_sampled_log_probs_equal_scored_ones(name, sampling):
     requests = make_requests()
     results = HFGenerator(policy, max_batch_rows=5).generate(requests, sampling)
     assert_scored_alike(policy, requests, results, sampling)
+
+
+def test_results_do_not_depend_on_batch_size_order_or_workers():
+    """More requests than rows, refills, compaction and shifts of the cache: each sample stays the same."""
+    policy = make_policy()
+    rng = np.random.default_rng(0)
+    prefixes = [
+        tuple(rng.integers(5, 31, length).tolist()) for length in (3, 40, 1, 90, 12, 12, 5, 60, 2, 30)
+    ]
+    requests = make_requests(4, prefixes)
+    sampling = Sampling(max_new_tokens=50)
+    expected = as_lists(HFGenerator(policy, workers=1).generate(requests, sampling))
+    assert len({len(ids) for group in expected for ids in group}) > 5  # rows end at many different times
+    for rows, workers in ((1, 1), (3, 1), (4, 1), (7, 2), (40, 2), (512, 3)):
+        generator = HFGenerator(policy, max_batch_rows=rows, workers=workers)
+        results = generator.generate(requests, sampling)
+        assert as_lists(results) == expected
+        assert_scored_alike(policy, requests, results, sampling)
+    backwards = HFGenerator(policy, max_batch_rows=6).generate(requests[::-1], sampling)
+    assert as_lists(backwards)[::-1] == expected
+
+
+def test_the_same_call_gives_the_same_bits():
+    policy, requests = make_policy(), make_requests(6)
+    generator = HFGenerator(policy, max_batch_rows=8, workers=2)
+    first, second = (generator.generate(requests, Sampling(30)) for _ in range(2))
+    for a, b in zip(chain(*first), chain(*second), strict=True):
+        assert np.array_equal(a.ids, b.ids) and np.array_equal(a.log_probs, b.log_probs)
+
+
+def test_seeds_decide_and_rollouts_of_a_request_differ():
+    # Fault 22: a reused seed makes every member of a group identical.
+    policy = make_policy()
+    generate = HFGenerator(policy).generate
+    (group,) = generate([Request((1, 8), tuple(range(8)))], Sampling(20))
+    assert len({tuple(sample.ids) for sample in group}) == 8
+    (again, other) = generate([Request((1, 8), (3, 3)), Request((1, 8), (99,))], Sampling(20))
+    assert again[0].ids.tolist() == again[1].ids.tolist() == group[3].ids.tolist()
+    assert other[0].ids.tolist() not in [sample.ids.tolist() for sample in group]
+
+
+def test_any_of_several_eos_ids_ends_a_response_and_is_kept():
+    # Fault 20: with only the first EOS counted, nearly everything looks truncated.
+    policy = make_policy()
+    policy.eos_ids = frozenset({2, 4, 9, 14, 20, 21, 22})
+    (group,) = HFGenerator(policy).generate([Request((1, 8), tuple(range(64)))], Sampling(40))
+    finished = [sample for sample in group if sample.finished]
+    assert len({sample.ids[-1] for sample in finished}) > 2
+    for sample in group:
+        assert sample.finished == (sample.ids[-1] in policy.eos_ids)
+        assert not policy.eos_ids & set(sample.ids[:-1].tolist())
+        assert len(sample.ids) == len(sample.log_probs) <= 40
+
+
+def test_length_limit_and_context_cut_a_response():
+    policy = make_policy()
+    policy.eos_ids = frozenset({30})
+    (cut,) = HFGenerator(policy).generate([Request((1, 8), tuple(range(9)))], Sampling(1))
+    assert all(len(sample.ids) == 1 for sample in cut)
+    # The context holds 256 tokens: 250 of prefix leave room for 6.
+    (group,) = HFGenerator(policy).generate([Request((8,) * 250, tuple(range(9)))], Sampling(40))
+    assert max(len(sample.ids) for sample in group) == 6
+    assert not all(sample.finished for sample in group)
+
+
+def test_nothing_asked_is_nothing_given():
+    generator = HFGenerator(make_policy())
+    assert generator.generate([], Sampling(5)) == []
+    assert generator.generate([Request((1, 8), ())], Sampling(5)) == [[]]
+
+
+def test_bad_input_is_named():
+    policy = make_policy()
+    generator = HFGenerator(policy)
+    with pytest.raises(ValueError, match="256 tokens, but needs 1 to 255"):
+        generator.generate([Request((8,) * 256, (0,))], Sampling(5))
+    with pytest.raises(ValueError, match="0 tokens"):
+        generator.generate([Request((), (0,))], Sampling(5))
+    with pytest.raises(ValueError, match="max_new_tokens=0"):
+        generator.generate([Request((8,), (0,))], Sampling(0))
+    with pytest.raises(ValueError, match="max_batch_rows=0"):
+        HFGenerator(policy, max_batch_rows=0)
+    with pytest.raises(ValueError, match="kv_gib=1e-09"):
+        HFGenerator(policy, kv_gib=1e-9).generate([Request((8,), (0,))], Sampling(5))
+
+
+def test_models_without_a_plain_cache_are_refused():
+    policy = make_policy()
+    policy.model.config.layer_types = ["linear_attention", "full_attention"]
+    with pytest.raises(ValueError, match="linear_attention"):
+        HFGenerator(policy)
+
+
+def test_new_weights_are_sampled_from_at_once_and_no_gradients_are_kept():
+    policy, requests = make_policy(), make_requests()
+    generator = HFGenerator(policy)
+    before = as_lists(generator.generate(requests, Sampling(20)))
+    with torch.no_grad():
+        policy.model.model.layers[0].mlp.up_proj.weight.mul_(-1)
+    after = generator.generate(requests, Sampling(20))
+    assert as_lists(after) != before
+    assert_scored_alike(policy, requests, after, Sampling(20))
+    generator.load_weights(make_policy())
+    assert as_lists(generator.generate(requests, Sampling(20))) == before
+
+
+def test_workers_leave_the_trainers_threads_alone():
+    threads = torch.get_num_threads()
+    HFGenerator(make_policy(), workers=2).generate(make_requests(), Sampling(5))
+    assert torch.get_num_threads() == threads
+
+
+def test_equal_prefixes_share_a_prefill_and_large_groups_are_split():
+    requests = [Request((1, 8), (5, 6, 7)), Request((1, 8, 9), (8,)), Request((1, 8), (9,))]
+    entries = plan(requests, max_rows=3)
+    assert [(entry.prefix_ids, entry.slots, entry.seeds) for entry in entries] == [
+        ((1, 8, 9), (3,), (8,)),
+        ((1, 8), (0, 1, 2), (5, 6, 7)),
+        ((1, 8), (4,), (9,)),
+    ]
