@@ -52,6 +52,11 @@ class Display:
     ) -> None:
         self._progress.stop()
 
+    def begin(self, title: str, total: int, done: int = 0) -> None:
+        """Start the bar anew for the next stage of a run that has several."""
+        self.total, self.title, self.started, self.first = total, title, time.monotonic(), done
+        self._progress.reset(self._task, total=total, completed=done, description=title, figures="")
+
     def update(self, done: int, figures: Mapping[str, str]) -> None:
         """Show `done` of the total and short figures such as `{"reward": "0.41"}`."""
         text = "  ".join(f"{k} {v}" for k, v in figures.items())

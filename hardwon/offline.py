@@ -1,0 +1,123 @@
+"""What the offline methods share: settings, the split of problems, validation, evaluation around a fit."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field
+
+from hardwon.checkpoints import save_state
+from hardwon.config import OptimizerSettings
+from hardwon.data import Problem
+from hardwon.evaluate import evaluate, evaluate_and_record
+from hardwon.fitting import Fit, Validation, run_fit
+from hardwon.progress import Display
+from hardwon.run import Run
+from hardwon.workbench import SharedSettings, Workbench, check_prompts, open_workbench
+
+
+class OfflineSettings(SharedSettings, OptimizerSettings):
+    """Settings of a fit to collected solutions."""
+
+    num_problems: int | None = Field(None, gt=1, description="training problems used; default all")
+    solutions_per_problem: int = Field(32, gt=0)
+    validation_share: float = Field(
+        0.1, gt=0, lt=1, description="problems that are never trained on and decide when to stop (ours)"
+    )
+    epochs: int = Field(1, gt=0)
+    validations_per_epoch: int = Field(4, gt=0, description="(ours)")
+    warmup_iterations: int = Field(0, ge=0, description="optimizer steps (ours)")
+    max_new_tokens: int = Field(2048, gt=0)
+
+
+@dataclass(frozen=True)
+class Offline:
+    """The workbench of an offline method and its problems, of which `validation` are never trained on."""
+
+    config: OfflineSettings
+    run: Run
+    display: Display
+    bench: Workbench
+    problems: list[Problem]
+    validation: list[Problem]
+
+    @property
+    def by_id(self) -> dict[str, Problem]:
+        return {problem.id: problem for problem in self.problems}
+
+    @property
+    def validation_ids(self) -> set[str]:
+        return {problem.id for problem in self.validation}
+
+    @property
+    def at(self) -> int:
+        """The run's iteration of the newest checkpoint: what is logged there survives a resume."""
+        latest = self.run.latest_checkpoint()
+        return latest.iteration if latest else 0
+
+    def progress(self, title: str) -> Callable[[int, int], None]:
+        """A callback that shows how far a stage is."""
+        self.display.begin(title, 1)
+
+        def show(done: int, total: int) -> None:
+            if self.display.total != total:
+                self.display.begin(title, total, done)
+            self.display.update(done, {})
+
+        return show
+
+    def validate(self) -> Validation:
+        """Accuracy on validation problems. It has fallen when it is below the best by half its interval."""
+        result = evaluate(
+            self.bench.sampler,
+            self.validation,
+            sampling=self.config.sampling,
+            num_samples=self.config.eval_samples,
+        ).mean_at_k()
+        return Validation(result.value, result.value - result.low, {"validation_accuracy": result.value})
+
+    def fit(self, fit: Fit, target: Path) -> None:
+        """`run_fit` with the settings of this run."""
+        run_fit(
+            fit,
+            self.run,
+            self.display,
+            seed=self.config.seed,
+            checkpoint_every=self.config.checkpoint_every,
+            target=target,
+        )
+
+    def evaluate_model(self, model: Path, budget: Mapping[str, float]) -> dict[str, float]:
+        """The held-out evaluation of a fitted model, logged with what it cost."""
+        bench = open_workbench(self.config, weights=model)
+        metrics = evaluate_and_record(bench, self.run, self.config, self.at)
+        self.run.log(self.at, metrics | budget)
+        return metrics
+
+
+def open_offline(
+    config: OfflineSettings, run: Run, display: Display, weights: str | os.PathLike[str] | None = None
+) -> Offline:
+    """Model, task and problems; in a new run, the policy as it is is evaluated first.
+
+    The problems are drawn by the seed; the last of them validate. ValueError if none is left to train on.
+    """
+    bench = open_workbench(config, weights=weights)
+    wanted = min(config.num_problems or len(bench.train), len(bench.train))
+    problems = random.Random(config.seed).sample(bench.train, wanted)
+    num_validation = max(1, round(config.validation_share * wanted))
+    if num_validation >= wanted:
+        raise ValueError(
+            f"validation_share={config.validation_share} of {wanted} problems leaves none to train on; "
+            f"the largest share is {1 - 1 / wanted:.2f}"
+        )
+    check_prompts(problems + bench.held_out, bench.sampler)
+    if run.latest_checkpoint() is None:
+        display.begin("evaluation", 1)
+        run.log(0, evaluate_and_record(bench, run, config, 0))
+        run.checkpoint(0, lambda path: save_state(path / "state", {"fit": "none"}))
+    return Offline(config, run, display, bench, problems, problems[-num_validation:])
