@@ -76,7 +76,8 @@ def check_arguments(spec: str, load: Callable[..., Task], arguments: dict[str, A
 
 def import_load(name: str) -> Callable[..., Task]:
     try:
-        return importlib.import_module(TASKS[name]).load
+        load: Callable[..., Task] = importlib.import_module(TASKS[name]).load
+        return load
     except ModuleNotFoundError as error:
         extra = EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:

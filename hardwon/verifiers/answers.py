@@ -49,11 +49,11 @@ def last_answer_line(text: str) -> str | None:
     >>> last_answer_line("Answer: 6. No.\\n**Final answer:** $7$.")
     '7'
     """
-    lines = ANSWER_LINE.findall(text)
+    lines: list[str] = ANSWER_LINE.findall(text)
     if not lines:
         return None
     answer = lines[-1].strip().strip("*").strip().removesuffix(".").strip()
-    in_dollars = re.findall(r"(?<!\\)\$([^$]+)(?<!\\)\$", answer)
+    in_dollars: list[str] = re.findall(r"(?<!\\)\$([^$]+)(?<!\\)\$", answer)
     return in_dollars[0].strip() if len(in_dollars) == 1 else answer
 
 

@@ -114,7 +114,8 @@ def squeezed(text: str) -> str:
 
 
 def parsed(text: str) -> list[Any]:
-    return parse(f"\\boxed{{{text}}}", extraction_config=LATEX, parsing_timeout=None)
+    found: list[Any] = parse(f"\\boxed{{{text}}}", extraction_config=LATEX, parsing_timeout=None)
+    return found
 
 
 def first_value(values: list[Any]) -> Any:

@@ -68,7 +68,8 @@ def strictly(name: str, gold_answer: str | None, answer: str) -> bool:
         return True
     if re.search(r"\bor\b", answer, re.IGNORECASE) and not re.search(r"\bor\b", gold_answer, re.IGNORECASE):
         return False
-    return SECOND_CHECKS.get(name, lambda _gold, _answer: True)(gold_answer, answer)
+    check = SECOND_CHECKS.get(name)
+    return check is None or check(gold_answer, answer)
 
 
 def same_words(gold_answer: str, answer: str) -> bool:
@@ -116,6 +117,9 @@ SECOND_CHECKS: dict[str, Callable[[str, str], bool]] = {
 }
 
 
+ACTIONS: dict[str, Callable[..., Any]] = {"generate": generate, "grade": grade}
+
+
 def work(action: str, *arguments: Any) -> Any:
     """The one function of the worker pool: "generate" or "grade"."""
-    return {"generate": generate, "grade": grade}[action](*arguments)
+    return ACTIONS[action](*arguments)

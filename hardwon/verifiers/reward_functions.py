@@ -53,16 +53,18 @@ class WrongNumberError(Exception):
 
 def load_function(path: str) -> Callable[..., Any]:
     module, _, name = path.partition(":")
-    function = getattr(importlib.import_module(module), name)
+    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
     assert callable(function)
     return function
 
 
 def judge(rewards: Sequence[Reward], threshold: float, responses: Sequence[Response]) -> list[dict[str, Any]]:
     """For each response {"correct", "score"}, or {"error": why} where no number can be trusted."""
-    scores = [
-        (trl_scores if r.kind == "trl" else verl_scores)(load_function(r.path), responses) for r in rewards
-    ]
+    score = {"trl": trl_scores, "verl": verl_scores}
+    try:
+        scores = [score[reward.kind](load_function(reward.path), responses) for reward in rewards]
+    except WrongNumberError as error:
+        return [{"error": str(error)}] * len(responses)
     weights = [reward.weight for reward in rewards]
     return [combined(weights, row, threshold) for row in zip(*scores, strict=True)]
 
