@@ -92,7 +92,9 @@ class Evaluation:
         """mean@1, estimated from all K responses, and pass@k and majority@k for larger k."""
         rows = {"mean@1": self.mean_at_k()}
         for k in report_ks(self)[1:]:
-            rows |= {f"pass@{k}": self.pass_at_k(k), f"majority@{k}": self.majority_at_k(k)}
+            rows[f"pass@{k}"] = self.pass_at_k(k)
+            if k > 2:  # a vote of two, with ties drawn, is one response
+                rows[f"majority@{k}"] = self.majority_at_k(k)
         return rows
 
     def mean_length(self) -> float:

@@ -178,7 +178,7 @@ def test_summary_has_powers_of_two_and_the_number_of_samples():
         )
 
     assert names(1) == ["mean@1"]
-    assert names(6) == ["mean@1", "pass@2", "majority@2", "pass@4", "majority@4", "pass@6", "majority@6"]
-    assert names(8)[-2:] == ["pass@8", "majority@8"] and len(names(8)) == 7
+    assert names(6) == ["mean@1", "pass@2", "pass@4", "majority@4", "pass@6", "majority@6"]
+    assert names(8)[-2:] == ["pass@8", "majority@8"] and len(names(8)) == 6
     # No response could be judged.
     assert names(4, "error") == ["mean@1"]
