@@ -4,7 +4,7 @@ Rows hold tests in one of the common layouts:
 
     input_output      {"inputs", "outputs"} as TACO and APPS have it, also as JSON text: standard input and
                       output, or with "fn_name" the arguments and results of a function
-    test, entry_point code that defines check(candidate), as HumanEval has it; `prompt` is the code to complete
+    test, entry_point code that defines check(candidate), as HumanEval has it, for a `prompt` to complete
     test_list         assert statements, as MBPP has it, with an optional test_setup_code
 """
 
@@ -89,26 +89,30 @@ def problem_of_row(row: Mapping[str, Any], default_id: str) -> Problem:
     """A row of any of the layouts; BadRowError names the column. `answer` is the solution, "" without one."""
     given_id = next((row[name] for name in ID_COLUMNS if row.get(name) is not None), default_id)
     solution = solution_of_row(row)
+    prompt, tests = prompt_and_tests(row)
+    if solution:
+        solution = code.program_for(tests, solution)
+    return Problem(str(given_id), prompt, solution, {"tests": tests})
+
+
+def prompt_and_tests(row: Mapping[str, Any]) -> tuple[str, Tests]:
     if row.get("input_output") is not None:
         tests = input_output_tests(row["input_output"])
-        prompt = input_output_prompt(row, tests)
-    elif row.get("test_list") is not None:
-        tests = assert_tests(row)
-        prompt = f"{prompt_of_row(row)}\n\nFor example:\n{tests.tests[0]}"
-    elif row.get("test") is not None:
-        tests = check_tests(row)
-        prompt = tests.prompt
-        if solution:
-            solution = code.program_for(tests, solution)
-    else:
-        raise BadRowError("input_output", "is missing, as are test and test_list: a row needs unit tests")
-    return Problem(str(given_id), prompt, solution, {"tests": tests})
+        return input_output_prompt(row, tests), tests
+    if row.get("test_list") is not None:
+        asserts = assert_tests(row)
+        return f"{prompt_of_row(row)}\n\nFor example:\n{asserts.tests[0]}", asserts
+    if row.get("test") is not None:
+        checks = check_tests(row)
+        return checks.prompt, checks
+    raise BadRowError("input_output", "is missing, as are test and test_list: a row needs unit tests")
 
 
 def prompt_of_row(row: Mapping[str, Any]) -> str:
     for name in PROMPT_COLUMNS:
-        if isinstance(row.get(name), str) and row[name].strip():
-            return row[name].strip()
+        text = row.get(name)
+        if isinstance(text, str) and text.strip():
+            return text.strip()
     raise BadRowError("prompt", f"is missing or empty; any of {', '.join(PROMPT_COLUMNS)} will do")
 
 
@@ -148,10 +152,7 @@ def input_output_tests(content: Any) -> StdinTests | CallTests:
         content = parse_json("input_output", content)
     if not isinstance(content, Mapping):
         raise BadRowError("input_output", f"an object is wanted, found {content!r:.80}")
-    inputs, outputs = (content.get(name) for name in ("inputs", "outputs"))
-    for name, values in (("inputs", inputs), ("outputs", outputs)):
-        if not isinstance(values, list) or not values:
-            raise BadRowError(f"input_output.{name}", f"a list of tests is wanted, found {values!r:.80}")
+    inputs, outputs = tests_in(content, "inputs"), tests_in(content, "outputs")
     if len(inputs) != len(outputs):
         raise BadRowError("input_output.outputs", f"{len(outputs)} outputs for {len(inputs)} inputs")
     if not content.get("fn_name"):
@@ -162,6 +163,13 @@ def input_output_tests(content: Any) -> StdinTests | CallTests:
                 "input_output.inputs", f"a list of arguments is wanted, found {arguments!r:.80}"
             )
     return CallTests(content["fn_name"], tuple(inputs), tuple(outputs))
+
+
+def tests_in(content: Mapping[str, Any], name: str) -> list[Any]:
+    values = content.get(name)
+    if not isinstance(values, list) or not values:
+        raise BadRowError(f"input_output.{name}", f"a list of tests is wanted, found {values!r:.80}")
+    return values
 
 
 def as_lines(value: Any) -> str:
@@ -192,7 +200,7 @@ def assert_tests(row: Mapping[str, Any]) -> AssertTests:
     return AssertTests(setup, tuple(used), tuple(tests))
 
 
-def parse_python(name: str, source: Any) -> ast.Module:
+def parse_python(name: str, source: str) -> ast.Module:
     try:
         return ast.parse(source)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
@@ -208,7 +216,7 @@ def is_python(source: str) -> bool:
 
 
 def names_in(tree: ast.AST, context: type[ast.expr_context]) -> set[str]:
-    """Names that the code reads (ast.Load) or gives a meaning to (ast.Store): targets, imports, definitions."""
+    """Names that the code reads (ast.Load) or gives a meaning to (ast.Store)."""
     names = {
         node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, context)
     }

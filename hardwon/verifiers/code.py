@@ -41,7 +41,10 @@ class StdinTests:
 
 @dataclass(frozen=True)
 class CallTests:
-    """`name(*inputs[i])` must equal `outputs[i]` as JSON data: a tuple counts as a list."""
+    """`name(*inputs[i])` must equal `outputs[i]` as JSON data: a tuple counts as a list.
+
+    If every output is a list of one, as several collections wrap each expected value, its element will do.
+    """
 
     name: str
     inputs: tuple[Sequence[Any], ...]
@@ -49,6 +52,12 @@ class CallTests:
 
     def __len__(self) -> int:
         return len(self.inputs)
+
+    @property
+    def accepted(self) -> list[list[Any]]:
+        """For each test the values that are right."""
+        wrapped = all(isinstance(output, list) and len(output) == 1 for output in self.outputs)
+        return [[output, output[0]] if wrapped else [output] for output in self.outputs]
 
 
 @dataclass(frozen=True)
@@ -72,7 +81,7 @@ class AssertTests:
 Tests = StdinTests | CallTests | AssertTests
 
 
-class BrokenTests(ValueError):
+class BrokenTestsError(ValueError):
     """The tests are at fault: they failed before the program had any part in them."""
 
 
@@ -94,7 +103,8 @@ def extract_code(text: str) -> str:
     'print(1)\\n'
     """
     closed: list[tuple[str, str]] = []
-    fence, tag, block = "", "", []
+    block: list[str] = []
+    fence, tag = "", ""
     for line in text.splitlines(keepends=True):
         ticks = re.match(r" {0,3}(`{3,})([^`]*)$", line)
         if not fence and ticks:
@@ -111,7 +121,7 @@ def extract_code(text: str) -> str:
 
 
 def program_for(tests: Tests, text: str) -> str:
-    """The program to run: the answer, with the prompt's imports and helpers before it, or continuing the prompt."""
+    """The answer after the prompt's imports and helpers, or as the prompt's continuation."""
     answer = extract_code(text)
     if not isinstance(tests, AssertTests) or not tests.prompt:
         return answer
@@ -137,7 +147,7 @@ def verify(sandbox: Sandbox, tests: Tests, text: str, *, partial: bool = False) 
         except SandboxError as error:
             if last_try:
                 return Verdict("error", message=str(error))
-        except BrokenTests as error:
+        except BrokenTestsError as error:
             return Verdict("error", message=str(error))
         else:
             if not any(result.killed for result in results):
@@ -221,7 +231,7 @@ def load(child: Child) -> Result:
 
 
 def parse(line: bytes) -> dict[str, Any]:
-    """A line of the conversation as an object; {} for anything else, since the program may write there too."""
+    """A line of the conversation as an object; {} for anything else, since the program may write there."""
     try:
         reply = json.loads(line)
     except (ValueError, RecursionError):
@@ -232,11 +242,11 @@ def parse(line: bytes) -> dict[str, Any]:
 def run_calls(sandbox: Sandbox, tests: CallTests, program: str) -> Generator[Result, None, None]:
     with sandbox.start({"mode": "functions", "source": program}) as child:
         loaded = load(child)
-        for given, expected in zip(tests.inputs, tests.outputs, strict=True):
-            yield one_call(child, tests.name, given, expected) if loaded.outcome == "correct" else loaded
+        for given, accepted in zip(tests.inputs, tests.accepted, strict=True):
+            yield one_call(child, tests.name, given, accepted) if loaded.outcome == "correct" else loaded
 
 
-def one_call(child: Child, name: str, given: Sequence[Any], expected: Any) -> Result:
+def one_call(child: Child, name: str, given: Sequence[Any], accepted: Sequence[Any]) -> Result:
     child.send_line(json.dumps({"name": name, "arguments": plain.dumps([list(given), {}])}).encode())
     line = child.receive()
     if line is None:
@@ -246,11 +256,11 @@ def one_call(child: Child, name: str, given: Sequence[Any], expected: Any) -> Re
         return Result("wrong", f"{reply.get('raised')}: {reply.get('message')}"[:SHOWN])
     try:
         value = as_json(json.loads(reply["value"]))
+        if any(value == right for right in accepted):
+            return Result("correct")
+        return Result("wrong", f"expected {show(accepted[0])}, got {show(value)}")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return Result("wrong", "the result is not JSON data")
-    if same(value, expected):
-        return Result("correct")
-    return Result("wrong", f"expected {show(expected)}, got {show(value)}")
 
 
 def as_json(tree: Any) -> Any:
@@ -268,15 +278,6 @@ def as_json(tree: Any) -> Any:
     if kind == "dict":
         return {key if isinstance(key, str) else json.dumps(key): as_json(item) for key, item in content}
     raise ValueError(f"{kind} is not JSON data")
-
-
-def same(value: Any, expected: Any) -> bool:
-    """Equal, or equal to the only element of a list: several collections wrap each expected value so."""
-    wrapped = isinstance(expected, list) and len(expected) == 1
-    try:
-        return value == expected or (wrapped and value == expected[0])
-    except RecursionError:
-        return False
 
 
 def run_asserts(sandbox: Sandbox, tests: AssertTests, program: str) -> Generator[Result, None, None]:
@@ -297,13 +298,13 @@ def converse(checker: Child, candidate: Child, total: int) -> Generator[Result, 
     while done < total:
         line = checker.receive()
         if line is None and calls == 0:
-            raise BrokenTests(f"the tests ended before they called the program: {checker.message}")
+            raise BrokenTestsError(f"the tests ended before they called the program: {checker.message}")
         if line is None:
             yield from [failure(checker.ending, checker.message)] * (total - done)
             return
         message = parse(line)
         if "fault" in message:
-            raise BrokenTests(message["fault"])
+            raise BrokenTestsError(message["fault"])
         if "passed" in message:
             done += 1
             yield Result("correct" if message["passed"] else "wrong", message["message"][:SHOWN])
@@ -315,5 +316,3 @@ def converse(checker: Child, candidate: Child, total: int) -> Generator[Result, 
             yield from [failure(candidate.ending, candidate.message)] * (total - done)
             return
         checker.send_line(reply)
-
-

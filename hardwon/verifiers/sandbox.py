@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from hardwon.verifiers import sandbox_layers
 from hardwon.verifiers.sandbox_layers import LayerName, Limits
@@ -94,7 +94,7 @@ class Child:
             raise SandboxError(f"layer {self.layer} could not start a process: {error}") from error
         os.close(control[1])
         self.selector = selectors.DefaultSelector()
-        self.streams = {"control": os.fdopen(control[0], "rb", buffering=0)}
+        self.streams: dict[str, IO[bytes]] = {"control": os.fdopen(control[0], "rb", buffering=0)}
         self.open_streams(job, stdin)
 
     def spawn(self, control: int) -> subprocess.Popen[bytes]:

@@ -29,7 +29,7 @@ BOOT = "import sys; sys.path.insert(0, sys.argv[1]); import shim; shim.main(int(
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one program. Wall-clock time counts from when the walls stand; `work_bytes` is all files together."""
+    """Of one program. Wall-clock time counts from when the walls stand; `work_bytes` is for all files."""
 
     wall_seconds: float = 10.0
     cpu_seconds: int = 5

@@ -50,7 +50,7 @@ def through_link():
     return open('link').read()
 attempt(through_link)""",
     "write next to its directory": "attempt(lambda: open(HOST['folder'] + '/written', 'w').write('x'))",
-    "write into the interpreter's library": "attempt(lambda: open(os.path.dirname(os.__file__) + '/hw.py', 'w'))",
+    "write into the interpreter's library": "attempt(lambda: open(os.__file__ + '.new', 'w'))",
     "delete a file of the host": "attempt(lambda: os.remove(HOST['victim']))",
     "rename a file of the host": "attempt(lambda: os.rename(HOST['victim'], HOST['victim'] + '2'))",
     "truncate a file of the host": "attempt(lambda: os.truncate(HOST['victim'], 0))",
@@ -90,7 +90,7 @@ import socket
 attempt(lambda: socket.create_connection(('127.0.0.1', HOST['port']), 2))""",
     "send a datagram": """
 import socket
-attempt(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', HOST['port'])))""",
+attempt(lambda: socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', HOST['port'])))""",
     "connect to an abstract socket of the host": """
 import socket
 attempt(lambda: socket.socket(socket.AF_UNIX).connect('\\0' + HOST['abstract']))""",
@@ -121,7 +121,8 @@ def daemonize():
     return 'daemon'
 attempt(daemonize)""",
     "leave the process group": "attempt(lambda: os.setpgid(0, 0) or os.setsid())",
-    "become root": "attempt(lambda: os.setuid(0) or os.getuid())" if os.geteuid() else "attempt(lambda: os.setuid(1))",
+    "become root": "attempt(lambda: os.setuid(0))",
+    "become another user": "attempt(lambda: os.setuid(1))",
     "make a user namespace": "attempt(lambda: call(272, 0x10000000))",
     "mount a file system": "attempt(lambda: libc.mount(b'none', b'.', b'tmpfs', 0, None) == 0 or 1 / 0)",
     "change the root directory": "attempt(lambda: os.chroot('.'))",
@@ -142,7 +143,9 @@ attempt(by_handle)""",
 import resource
 attempt(lambda: resource.setrlimit(resource.RLIMIT_CPU, (1000, 1000)))""",
     "make an io_uring": "attempt(lambda: call(425, 4, ctypes.addressof(ctypes.create_string_buffer(120))))",
-    "load a BPF program": "attempt(lambda: call(321, 0, ctypes.addressof(ctypes.create_string_buffer(b'\\1\\0\\0\\0\\4\\0\\0\\0\\4\\0\\0\\0\\4', 120)), 120))",
+    "load a BPF program": """
+attributes = ctypes.create_string_buffer(bytes([1, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0, 4]), 120)  # an array map
+attempt(lambda: call(321, 0, ctypes.addressof(attributes), 120))""",
     "add a kernel key": "attempt(lambda: call(248, b'user', b'x', b'y', 1, (1 << 64) - 3))",
     "memory that no limit counts (memfd)": "attempt(lambda: os.memfd_create('x'))",
     "memory that no limit counts (System V)": "attempt(lambda: call(29, 0, 1 << 24, 0o1600))",
@@ -156,7 +159,7 @@ memory = mmap.mmap(-1, 4096, prot=7)
 memory.write(bytes.fromhex('53b814000000cd805bc3'))  # getpid by int 0x80
 entry = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(memory)))
 attempt(entry)""",
-    "find a secret in the environment": f"attempt(lambda: [v for v in os.environ.values() if '{SECRET}' in v][0])",
+    "find a secret in the environment": f"attempt(lambda: [*os.environ.values()].remove('{SECRET}'))",
     "find files in its directory": "attempt(lambda: os.listdir('.')[0])",
 }
 
@@ -194,7 +197,7 @@ TAKES_TOO_MUCH = {
 
 def on_this_machine(name: str) -> bool:
     """Attacks by x86-64 system call numbers mean nothing elsewhere."""
-    return os.uname().machine == "x86_64" or "call(" not in WANTS_OUT[name] and "32-bit" not in name
+    return os.uname().machine == "x86_64" or ("call(" not in WANTS_OUT[name] and "32-bit" not in name)
 
 
 def attack(name: str, host: dict[str, Any]) -> str:

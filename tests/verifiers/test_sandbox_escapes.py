@@ -13,7 +13,7 @@ from hardwon.verifiers.sandbox import Sandbox
 from hardwon.verifiers.sandbox_layers import Limits
 from hardwon.verifiers.sandbox_probe import layers
 
-SMALL = Limits(wall_seconds=3.0, cpu_seconds=1, memory_bytes=512 << 20, output_bytes=1 << 20)
+SMALL = Limits(wall_seconds=2.0, cpu_seconds=1, memory_bytes=512 << 20, output_bytes=1 << 20)
 
 
 @pytest.fixture(scope="module")

@@ -111,7 +111,7 @@ ON_FILES = READ_FILE | WRITE_FILE | TRUNCATE
 
 def landlock_version() -> int:
     """The kernel's Landlock version, or 0 if it has none."""
-    return max(0, libc.syscall(444, None, ctypes.c_size_t(0), 1))
+    return max(0, int(libc.syscall(444, None, ctypes.c_size_t(0), 1)))
 
 
 def restrict_files(readable: Iterable[str], work: str) -> None:

@@ -7,6 +7,7 @@ its own comparison, or code of any kind cannot cross.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 
@@ -54,7 +55,7 @@ def encode(value: Any) -> Any:
     raise TypeError(f"a value of type {type(value).__name__} is not plain data")
 
 
-DECODERS = {
+DECODERS: dict[str, Callable[[Any], Any]] = {
     "int": lambda content: int(content, 16),
     "dict": lambda content: {decode(key): decode(item) for key, item in content},
     "tuple": lambda content: tuple(decode(item) for item in content),
