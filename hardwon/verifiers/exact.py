@@ -67,6 +67,8 @@ def decimal_places(number: Float) -> int:
 
 def same_expression(gold: Basic, answer: Basic) -> bool | None:
     exact_gold, exact_answer = fractions(gold), fractions(answer)
+    if exact_answer.has(sympy.nan, sympy.zoo):
+        return False
     if exact_gold == exact_answer:
         return True
     if exact_gold.free_symbols or exact_answer.free_symbols or exact_gold.atoms(AppliedUndef):

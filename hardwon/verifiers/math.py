@@ -35,6 +35,7 @@ from hardwon.verifiers.exact import exactly_equal
 logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # "time-outs are off" is what we want
 
 MAX_ANSWER_CHARACTERS = 1000
+INTEGER = re.compile(r"-?[0-9]{1,100}")  # most answers of most data sets; no need to ask anyone
 LATEX = [LatexExtractionConfig(boxed_match_priority=0)]
 
 UNITS = {
@@ -85,6 +86,9 @@ def grade_answer(gold: str, answer: str) -> dict[str, Any]:
     gold, answer = tidy(gold), tidy(answer)
     if squeezed(gold) == squeezed(answer):
         return {"correct": True}
+    if INTEGER.fullmatch(gold) and INTEGER.fullmatch(answer):
+        same = int(gold) == int(answer)
+        return {"correct": same, "message": "" if same else f"{answer} is not {gold}"}
     golds, answers = parsed(gold), parsed(answer)
     gold_value, answer_value = first_value(golds), first_value(answers)
     accepted = verify(golds, answers, timeout_seconds=None, allow_set_relation_comp=True)
