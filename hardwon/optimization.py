@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from hardwon.config import OptimizerSettings
+
+T = TypeVar("T")
 
 # Consecutive steps with a non-finite gradient after which a run stops (ours).
 MAX_BAD_STEPS = 5
@@ -102,7 +105,51 @@ class Optimizer:
         self.bad_steps, self.bad_in_a_row = state["bad_steps"], state["bad_in_a_row"]
 
 
-def add_stats(total: dict[str, Tensor], part: Iterable[tuple[str, Tensor]]) -> None:
-    """Add the sums of one micro-batch to those of the step."""
-    for key, value in part:
-        total[key] = total[key] + value if key in total else value
+def cpu_workers(device: torch.device) -> int:
+    """Threads that share the micro-batches of a step: one a core on the CPU, none extra elsewhere.
+
+    Threads of one core each, on different micro-batches, beat one batch on all cores, and do not
+    collapse when a neighbour takes a core, as a barrier after every small operation does.
+    """
+    return torch.get_num_threads() if device.type == "cpu" else 1
+
+
+def accumulate(
+    parameters: Sequence[Tensor], parts: Sequence[Callable[[], tuple[Tensor, T]]], workers: int
+) -> list[T]:
+    """Add the gradient of every part's loss to `.grad`; returns what the parts return beside it.
+
+    A part computes `(loss, anything)`. Gradients are added in the order of the parts, whichever
+    thread was first, so that the sum is the same bits every time.
+    """
+    if workers == 1 or len(parts) < 2:
+        return [_backward(part) for part in parts]
+
+    def work(part: Callable[[], tuple[Tensor, T]]) -> tuple[tuple[Tensor | None, ...], T]:
+        loss, out = part()
+        return torch.autograd.grad(loss, parameters, allow_unused=True), out
+
+    outs = []
+    # torch counts its threads per calling thread, so this leaves the caller's setting alone.
+    with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        for gradients, out in pool.map(work, parts):
+            outs.append(out)
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                if gradient is not None:
+                    parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+    return outs
+
+
+def _backward(part: Callable[[], tuple[Tensor, T]]) -> T:
+    loss, out = part()
+    loss.backward()
+    return out
+
+
+def add_stats(parts: Iterable[dict[str, Tensor]]) -> dict[str, float]:
+    """The sums of all micro-batches."""
+    total: dict[str, float] = {}
+    for part in parts:
+        for key, value in part.items():
+            total[key] = total.get(key, 0.0) + float(value)
+    return total

@@ -92,7 +92,9 @@ GSPO = GRPO.but(
     settings=_settings(clip_low=3e-4, clip_high=4e-4, kl_coef=0.0),
 )
 CISPO = DAPO.but(
-    "arXiv 2506.13585", objective=cispo, settings=_settings(dynamic_sampling=False, overlong="none")
+    "arXiv 2506.13585",
+    objective=cispo,
+    settings=_settings(clip_low=1.0, dynamic_sampling=False, overlong="none"),
 )
 GPG = GRPO.but(
     "arXiv 2504.02546",

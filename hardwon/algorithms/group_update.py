@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +22,7 @@ from hardwon.functional.amplification import amplify
 from hardwon.functional.objectives import kl_k1, kl_k3, truncated_importance_weights
 from hardwon.models.policy import Policy
 from hardwon.models.tokens import collate, pad_id
-from hardwon.optimization import Optimizer, add_stats, pack
+from hardwon.optimization import Optimizer, accumulate, add_stats, cpu_workers, pack
 
 if TYPE_CHECKING:
     from hardwon.algorithms.group_policy import Config
@@ -158,23 +159,31 @@ def update(
     num_tokens, num_sequences = sum(len(r.response_ids) for r in rows), len(rows)
     if recipe.kl_in_reward or config.kl_coef == 0:
         rows = [r for r in rows if r.advantages.any()]
-    totals: dict[str, Tensor] = {}
-    for indices, batch in batches_of(rows, policy, config.micro_batch_tokens):
+    workers = 1 if config.gradient_checkpointing else cpu_workers(policy.device)
+
+    def part(indices: list[int], batch: TokenBatch) -> tuple[Tensor, dict[str, Tensor]]:
         losses_BT, stats = token_losses(policy, batch, recipe, config)
         if config.mismatch_cap is not None:
             sampled = torch.from_numpy(np.concatenate([rows[i].sampled_log_probs for i in indices]))
             losses_BT = losses_BT * _mismatch_weights(batch, sampled, config.mismatch_cap)
         loss = aggregate(losses_BT, batch.response_mask_BT, recipe, config, num_tokens, num_sequences)
-        loss.backward()
-        add_stats(totals, [*stats.items(), ("loss", loss.detach())])
-    loss = float(totals.pop("loss", torch.zeros(())))
-    norm = optimizer.step(learning_rate) if rows else 0.0
-    computed = sum(len(r.response_ids) for r in rows)
-    return {k: float(v) for k, v in totals.items()} | {
-        "tokens": computed,
-        "loss": loss,
-        "grad_norm": norm,
+        return loss, {**stats, "loss": loss.detach()}
+
+    batches = batches_of(rows, policy, budget(rows, config.micro_batch_tokens, workers))
+    parts = [partial(part, *batch) for batch in batches]
+    totals = add_stats(accumulate(optimizer.parameters, parts, workers))
+    return {
+        "loss": 0.0,
+        **totals,
+        "tokens": sum(len(r.response_ids) for r in rows),
+        "grad_norm": optimizer.step(learning_rate) if rows else 0.0,
     }
+
+
+def budget(rows: Sequence[Row], max_tokens: int, workers: int) -> int:
+    """Tokens of a micro-batch: at most `max_tokens`, and few enough that every worker has a share."""
+    total = sum(row.length for row in rows)
+    return max_tokens if workers == 1 else max(min(max_tokens, total // (2 * workers)), 1)
 
 
 def _mismatch_weights(batch: TokenBatch, sampled: Tensor, cap: float) -> Tensor:

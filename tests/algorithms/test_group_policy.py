@@ -1,0 +1,229 @@
+"""The online loop on the embedded model: every recipe, every setting, and what it records."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from hardwon.algorithms import resolve
+from hardwon.algorithms.group_policy import mini_batches, prepare, reward_of
+from hardwon.algorithms.group_recipes import RECIPES
+from hardwon.data import Verdict
+from hardwon.records import read_metrics, read_rollouts
+from hardwon.run import Run
+
+
+def weights(path):
+    return load_file(path / "model" / "model.safetensors")
+
+
+@pytest.mark.parametrize("algorithm", RECIPES)
+def test_every_recipe_trains(train, algorithm):
+    path = train(algorithm)
+    metrics = read_metrics(path)
+    assert [m["iteration"] for m in metrics] == [1, 2]
+    for m in metrics:
+        assert math.isfinite(m["loss"]) and m["grad_norm"] > 0
+        assert 0 < m["success_rate"] < 1
+        assert m["ratio"] == pytest.approx(1, abs=1e-4)  # one update a batch: on-policy throughout
+        # gpg and sapo have no bounds; on-policy nothing is ever outside of those that the others have.
+        assert m["clip_ratio/low_mean"] == m["clip_ratio/high_mean"] == 0
+    before, after = load_file(embedded_weights()), weights(path)
+    assert any(not torch.equal(before[k], after[k]) for k in before)
+    AutoModelForCausalLM.from_pretrained(path / "model")
+
+
+def embedded_weights():
+    from hardwon.models.paths import EMBEDDED
+
+    return EMBEDDED / "model.safetensors"
+
+
+def test_rollouts_are_recorded_with_what_training_used(train):
+    """da3po at G = 4: one correct response has A = 3 / sqrt(3), doubled since 1/4 < 1/2; others -1/sqrt(3)."""
+    rows = read_rollouts(train("da3po", overlong="none", iterations=3)).to_pandas()
+    trained = rows[rows.trained]
+    assert set(trained.groupby(["iteration", "problem_id"]).correct.nunique()) == {2}
+    rare = trained[np.isclose(trained.success_rate, 0.25)]
+    assert len(rare)
+    assert np.allclose(rare[rare.correct].advantage, 2 * math.sqrt(3))
+    assert np.allclose(rare[~rare.correct].advantage, -1 / math.sqrt(3))
+    assert rows[~rows.trained].advantage.isna().all()
+
+
+def test_each_metric_is_over_everything_that_was_sampled(train):
+    path = train("da3po", iterations=1)
+    rows = read_rollouts(path).to_pandas()
+    (m,) = read_metrics(path)
+    now = rows[rows.age == 0]
+    assert m["success_rate"] == pytest.approx(now.correct.mean())
+    assert m["reward"] == pytest.approx(now.reward.mean(), abs=1e-6)
+    assert m["completions/mean_length"] == pytest.approx(now.length.mean())
+    assert m["tokens_sampled"] == now.length.sum()
+
+
+def test_micro_batches_do_not_change_the_update(train):
+    """The denominator is that of the whole step: 100 tokens at a time or all at once."""
+    for algorithm in ("dapo", "grpo", "dr_grpo"):
+        small = weights(train(algorithm, micro_batch_tokens=100, iterations=1))
+        large = weights(train(algorithm, micro_batch_tokens=100_000, iterations=1))
+        for name in small:
+            assert torch.allclose(small[name], large[name], atol=2e-6), (algorithm, name)
+
+
+def test_gradient_checkpointing_does_not_change_the_update(train):
+    plain, checkpointed = (
+        weights(train("dapo", gradient_checkpointing=x, iterations=1)) for x in (False, True)
+    )
+    assert all(torch.allclose(plain[k], checkpointed[k], atol=1e-6) for k in plain)
+
+
+def test_several_updates_and_epochs_leave_the_policy_that_sampled(train):
+    (m,) = read_metrics(train("dapo", iterations=1, updates_per_iteration=4, epochs_per_iteration=2))
+    assert m["updates"] == 8
+    assert m["approx_kl"] > 0
+
+
+def test_with_no_learning_rate_every_ratio_stays_one(train):
+    path = train("dapo", learning_rate=1e-30, updates_per_iteration=2, epochs_per_iteration=2, top_k=5, temperature=0.7)
+    for m in read_metrics(path):
+        assert m["ratio"] == pytest.approx(1, abs=1e-5)
+        assert m["clip_ratio/low_mean"] == m["clip_ratio/high_mean"] == 0
+
+
+def test_mismatch_correction_is_neutral_where_generator_and_trainer_agree(train):
+    plain, corrected = (weights(train("dapo", mismatch_cap=cap, iterations=1)) for cap in (None, 2.0))
+    assert all(torch.allclose(plain[k], corrected[k], atol=1e-5) for k in plain)
+
+
+def test_kl_to_the_reference_starts_at_zero(train):
+    first, second = read_metrics(train("grpo", kl_coef=0.1))
+    assert first["kl"] == pytest.approx(0, abs=1e-6)
+    assert second["kl"] > 0
+
+
+def test_bfloat16_trains_and_stays_near_float32(train):
+    full, half = (read_metrics(train("dapo", dtype=d, iterations=1))[0] for d in ("float32", "bfloat16"))
+    assert half["ratio"] == pytest.approx(1, abs=0.05)
+    assert half["entropy"] == pytest.approx(full["entropy"], rel=0.3)
+
+
+def test_lora_trains_adapters_and_writes_a_whole_model(train):
+    pytest.importorskip("peft")
+    path = train("da3po", lora_rank=4)
+    before, after = load_file(embedded_weights()), weights(path)
+    assert before.keys() == after.keys()
+    assert (path / "model" / "adapter" / "adapter_model.safetensors").is_file()
+    assert any(not torch.equal(before[k], after[k]) for k in before)
+
+
+def test_overlong_filtering_leaves_truncated_rows_out_of_the_loss(train):
+    path = train("dapo", overlong="filter", max_new_tokens=8, dynamic_sampling=False, iterations=1)
+    rows = read_rollouts(path).to_pandas()
+    (m,) = read_metrics(path)
+    assert 0 < rows.truncated.mean() < 1
+    assert m["completions/clipped_ratio"] == pytest.approx(rows.truncated.mean())
+
+
+def test_soft_overlong_punishment_is_part_of_the_reward():
+    """L_max 40, buffer 8: 36 tokens are 4 over 32, so -0.5; 40 gives -1."""
+    config = resolve("dapo", {"max_new_tokens": 40, "overlong_buffer": 8})
+    reward = reward_of(config)
+    assert [reward(Verdict("correct"), n, False) for n in (32, 36, 40)] == [1.0, 0.5, 0.0]
+    assert reward(Verdict("wrong"), 40, True) == -2.0
+
+
+def test_score_rewards_use_the_verifiers_grade():
+    reward = reward_of(resolve("grpo", {"reward_from": "score"}))
+    assert reward(Verdict("wrong", score=0.25), 5, False) == 0.25
+    assert reward(Verdict("wrong"), 5, False) == -1.0
+
+
+def test_mini_batches_keep_groups_whole_and_come_in_a_new_order_each_epoch():
+    config = resolve(
+        "dapo", {"prompts_per_iteration": 8, "updates_per_iteration": 4, "epochs_per_iteration": 2}
+    )
+    rows = [[f"{p}{g}" for g in "ab"] for p in range(8)]
+    batches = list(mini_batches(rows, config, iteration=1))
+    assert len(batches) == 8
+    for epoch in (batches[:4], batches[4:]):
+        assert sorted(r for _, b in epoch for r in b) == sorted(r for group in rows for r in group)
+        assert all(b[0][0] == b[1][0] and b[2][0] == b[3][0] for _, b in epoch)
+    assert [b for _, b in batches[:4]] != [b for _, b in batches[4:]]
+    assert [done for done, _ in batches] == [i / 8 for i in range(8)]
+
+
+def test_a_short_batch_has_fewer_updates_not_smaller_ones():
+    config = resolve("dapo", {"prompts_per_iteration": 8, "updates_per_iteration": 4})
+    assert [len(b) for _, b in mini_batches([["x"]] * 5, config, 1)] == [2, 2, 1]
+
+
+IMPOSSIBLE = {"max_new_tokens": 2, "overlong_buffer": 1, "max_rounds": 2}
+
+
+def test_when_nothing_is_ever_right_the_run_goes_on_and_says_so(train):
+    """Two tokens are too few for any answer: bounded rounds, no update, weights as they were."""
+    path = train("da3po", **IMPOSSIBLE)
+    for m in read_metrics(path):
+        assert m["dynamic_sampling/rounds"] == 2
+        assert m["groups_trained"] == m["dynamic_sampling/kept"] == 0
+        assert m["dynamic_sampling/all_wrong"] == 8 + 24
+    before, after = load_file(embedded_weights()), weights(path)
+    assert all(torch.equal(before[k], after[k]) for k in before)
+
+
+def test_a_short_batch_can_be_made_to_fail(train):
+    with pytest.raises(RuntimeError, match=r"only 0 of prompts_per_iteration=8.*max_rounds=2.*on_shortfall"):
+        train("da3po", **IMPOSSIBLE, on_shortfall="fail")
+
+
+def test_a_short_batch_can_wait(train):
+    """With one round of 8, some groups are not varied: a short batch is put back and fills the next."""
+    path = train("da3po", max_rounds=1, on_shortfall="skip", iterations=4, max_age=3)
+    metrics = read_metrics(path)
+    assert metrics[0]["groups_trained"] == 0
+    assert metrics[1]["dynamic_sampling/carried"] > 0
+    assert any(m["groups_trained"] == 8 for m in metrics)
+
+
+def test_a_model_that_gives_nan_stops_with_the_weights_it_had(train, monkeypatch):
+    from hardwon.algorithms import group_update
+
+    real = group_update.token_losses
+
+    def poisoned(*args):
+        losses, stats = real(*args)
+        return losses * math.nan, stats
+
+    monkeypatch.setattr(group_update, "token_losses", poisoned)
+    with pytest.raises(FloatingPointError, match="5 steps in a row"):
+        train("dapo", iterations=9)
+
+
+def test_verifier_errors_take_no_part(tmp_path):
+    """A row whose verifier failed has no reward and no row in the loss; the group's others are as ever."""
+    from dataclasses import replace as put
+
+    config = resolve("grpo", {"run": str(tmp_path / "r"), "prompts_per_iteration": 4, "group_size": 4, "kl_coef": 0.0})
+    with Run.create(tmp_path / "r", {}) as run:
+        trainer, _ = prepare(config, run)
+        from hardwon.algorithms.group_update import make_rows
+
+        (group,) = trainer.prompts.draw(trainer.bench.train[:1], 1)
+        verdicts = ["correct", "wrong", "error", "wrong"]
+        rewards = [1.0, 0.0, math.nan, 0.0]
+        group = put(
+            group,
+            rollouts=tuple(
+                put(r, verdict=Verdict(v), reward=x)
+                for r, v, x in zip(group.rollouts, verdicts, rewards, strict=True)
+            ),
+        )
+        rows, advantages_PG = make_rows([group], trainer.recipe, config, trainer.bench.policy, None)
+    # Of [1, 0, 0]: mean 1/3, population std sqrt(2)/3, so (2/3)/(sqrt(2)/3) = sqrt(2) and -1/sqrt(2).
+    expected = [math.sqrt(2), -math.sqrt(0.5), 0.0, -math.sqrt(0.5)]
+    assert advantages_PG[0].tolist() == pytest.approx(expected)
+    assert len(rows[0]) == 3
