@@ -97,6 +97,7 @@ LINES = (
         (("completions/mean_length", "mean"), ("completions/max_length", "longest")),
     ),
     Lines("grad_norm", "Gradient norm before clipping", (("grad_norm", "norm"),), log=True),
+    Lines("explained_variance", "Explained variance of the critic", (("explained_variance", "critic"),)),
     Lines("throughput", "Rollout tokens a second", (("tokens_per_second", "tokens/s"),)),
     Lines(
         "seconds",
@@ -104,6 +105,7 @@ LINES = (
         (("iteration_seconds", "iteration"), ("rollout_seconds", "rollouts"), ("update_seconds", "update")),
     ),
 )
+FITS = {"critic": "critic", "policy": "policy", "dpo": "policy (dpo)", "sft": "policy (sft)"}
 
 
 def plot_all(runs: Sequence[Curves], folder: Path) -> dict[str, tuple[str, str]]:
@@ -115,7 +117,7 @@ def plot_all(runs: Sequence[Curves], folder: Path) -> dict[str, tuple[str, str]]
         figures["success_histogram"] = ("Success rates of prompts over time", lambda: success_histogram(runs))
     if any("dynamic_sampling/kept" in run.metrics for run in runs):
         figures["groups"] = ("Groups kept and dropped", lambda: groups(runs))
-    for spec in LINES:
+    for spec in (*LINES, *fit_lines(runs)):
         if any(metric in run.metrics for run in runs for metric, _ in spec.series):
             figures[spec.name] = (spec.title, lambda spec=spec: lines(runs, spec))  # type: ignore[misc]
     folder.mkdir(parents=True, exist_ok=True)
@@ -127,6 +129,17 @@ def plot_all(runs: Sequence[Curves], folder: Path) -> dict[str, tuple[str, str]]
             figure.set_layout_engine("none")  # it is laid out: no second time for the SVG
             drawn[name] = (title, to_svg(figure, name))
     return drawn
+
+
+def fit_lines(runs: Sequence[Curves]) -> list[Lines]:
+    """A plot for each measure of the offline fits, which log under their own name: `critic/loss`."""
+    found = {name for run in runs for name, (iterations, _) in run.metrics.items() if len(iterations) > 1}
+    fits = sorted(name for name in found if name.split("/")[0] in FITS)
+    return [
+        Lines(name.replace("/", "_"), f"Fit of the {FITS[name.split('/')[0]]}: {name.split('/')[1]}",
+              ((name, name),), from_zero=False)
+        for name in fits
+    ]  # fmt: skip
 
 
 def to_svg(figure: Figure, name: str) -> str:

@@ -155,3 +155,12 @@ def test_one_greedy_problem_is_enough(tmp_path):
     with Run.create(tmp_path / "run", {}) as run:
         run.save_evaluation(0, "greedy", result.to_dict())
     assert "Accuracy on held-out problems" in write_report([tmp_path / "run"]).read_text()
+
+
+def test_offline_fits_are_plotted_under_their_own_names(tmp_path):
+    with Run.create(tmp_path / "run", {"algorithm": "direct_advantage"}) as run:
+        for step in range(5):
+            run.log(step, {"critic/loss": 1 / (1 + step), "tokens/total": 5.0})
+        run.log(5, {"critic/auc": 0.9})  # a single figure is no curve
+    write_report([tmp_path / "run"])
+    assert [path.name for path in (tmp_path / "run/plots").iterdir()] == ["critic_loss.png"]
