@@ -19,7 +19,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from hardwon.statistics import Estimate
 
@@ -176,6 +176,9 @@ def lines(runs: Sequence[Curves], spec: Lines) -> Figure:
         _legend(axes)
     if spec.log:
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
     elif spec.from_zero:
         axes.set_ylim(bottom=0)
     if spec.percent:
@@ -213,7 +216,7 @@ def success_histogram(runs: Sequence[Curves]) -> Figure:
     figure, all_axes = _panels("Success rates of prompts over time", shown)
     for axes, run in zip(all_axes, shown, strict=True):
         iterations, rates = run.success.T
-        edges = np.unique(np.linspace(iterations.min(), iterations.max() + 1, 81).round())
+        edges = np.unique(np.linspace(iterations.min(), iterations.max() + 1, 81).round()) - 0.5
         levels = (np.arange(run.num_levels + 2) - 0.5) / run.num_levels
         counts, _, _ = np.histogram2d(iterations, rates, bins=(edges, levels))
         shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)

@@ -134,11 +134,12 @@ def blocks(rows: Iterable[Mapping[str, Any]]) -> Iterator[Group]:
 def _block(group: list[Mapping[str, Any]]) -> Group:
     first = group[0]
     rate = "unknown" if np.isnan(first["success_rate"]) else f"{first['success_rate']:.1%}"
-    title = f"iteration {first['iteration']}, {visible(first['problem_id'])}, success rate {rate}"
-    if first["age"]:
-        title += f", sampled in iteration {first['iteration'] - first['age']}"
+    title = f"iteration {first['iteration']}, success rate {rate}, {visible(first['problem_id'])}"
+    note = f"sampled in iteration {first['iteration'] - first['age']}" if first["age"] else None
     text = Text(visible(first["prompt"], LONGEST_TEXT))
-    prompt = Panel(text, title=Text(title), title_align="left", border_style="blue")
+    prompt = Panel(
+        text, title=Text(title), title_align="left", subtitle=note, subtitle_align="left", border_style="blue"
+    )
     return Group(prompt, *(part for row in group for part in _rollout(row)), Text())
 
 
