@@ -89,7 +89,8 @@ class Decoder:
         self.rows = Rows(self.max_rows, sampling.max_new_tokens)
         parameters = inspect.signature(self.base.forward).parameters
         self.cache_argument = "cache" if "cache" in parameters else "past_key_values"
-        self.eos = np.array(sorted(policy.eos_ids))
+        self.is_eos = np.zeros(len(self.head[0]), bool)
+        self.is_eos[[i for i in policy.eos_ids if i < len(self.is_eos)]] = True
         self.cache: RowCache | None = None
         self.history: list[Drawn] = []
 
@@ -129,7 +130,7 @@ class Decoder:
         numbers = uniforms([seed for entry in entries for seed in entry.seeds], self.sampling.max_new_tokens)
         limits = np.minimum(self.sampling.max_new_tokens, self.policy.context_length - lengths)
         tokens = self._draw(logits_EV[torch.from_numpy(entry_of_row).to(self.device)], numbers[:, 0], slots)
-        alive = ~(np.isin(tokens, self.eos) | (limits <= 1))
+        alive = ~(self.is_eos[tokens] | (limits <= 1))
         if alive.any():
             self._open_window(states, int(lengths[0]))
             assert self.cache is not None
@@ -216,7 +217,7 @@ class Decoder:
         rows.token[live] = tokens
         rows.position[live] += 1
         rows.drawn[live] += 1
-        ended = np.isin(tokens, self.eos) | (rows.drawn[live] >= rows.limit[live])
+        ended = self.is_eos[tokens] | (rows.drawn[live] >= rows.limit[live])
         if ended.any():
             self._remove(ended)
 

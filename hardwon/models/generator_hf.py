@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import torch
 
 from hardwon.data import Request, Sample, Sampling
@@ -52,9 +51,9 @@ class HFGenerator:
         shares = [share for share in (entries[i::workers] for i in range(workers)) if share]
         history = self._run([Decoder(self.policy, sampling, share, max_rows // workers) for share in shares])
         tokens, log_probs = collect(history, num_slots)
-        eos = np.array(sorted(self.policy.eos_ids))
+        eos = self.policy.eos_ids
         samples = [
-            Sample(ids, lp, bool(np.isin(ids[-1], eos))) for ids, lp in zip(tokens, log_probs, strict=True)
+            Sample(ids, values, int(ids[-1]) in eos) for ids, values in zip(tokens, log_probs, strict=True)
         ]
         results = iter(samples)
         return [[next(results) for _ in request.seeds] for request in requests]

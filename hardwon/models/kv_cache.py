@@ -60,14 +60,11 @@ class RowCache(Cache):
     """The buffers of all layers and the window that they share."""
 
     def __init__(self, like: Sequence[tuple[Tensor, Tensor]], rows: int, columns: int) -> None:
-        """Zeroed buffers with the heads, sizes and dtypes of `like`, one `(keys, values)` a layer.
-
-        Zeroed, because what the mask hides is still multiplied by a probability of 0.
-        """
+        """Buffers with the heads, sizes and dtypes of `like`, one `(keys, values)` a layer."""
         self.window = Window()
         self.columns = columns
         self.window_layers = [
-            WindowLayer(self.window, *(t.new_zeros(rows, t.shape[1], columns, t.shape[3]) for t in pair))
+            WindowLayer(self.window, *(t.new_empty(rows, t.shape[1], columns, t.shape[3]) for t in pair))
             for pair in like
         ]
         super().__init__(layers=list(self.window_layers))
@@ -76,17 +73,24 @@ class RowCache(Cache):
         return [tensor for layer in self.window_layers for tensor in (layer.keys, layer.values)]
 
     def append_rows(self, states: Sequence[Tensor]) -> None:
-        """Add rows below the live ones; each of `states` (N, K, L, D) ends at the shared column."""
-        first, end = self.window.rows, self.window.end
+        """Add rows below the live ones; each of `states` (N, K, L, D) ends at the shared column.
+
+        Older columns of the window become 0: the mask hides them, but attention still multiplies
+        them by a probability of 0, which what lay in memory there might not survive.
+        """
+        window = self.window
+        rows = slice(window.rows, window.rows + states[0].shape[0])
+        begin = window.end - states[0].shape[2]
         for buffer, new in zip(self.buffers(), states, strict=True):
-            buffer[first : first + new.shape[0], :, end - new.shape[2] : end] = new
-        self.window.rows += states[0].shape[0]
+            buffer[rows, :, begin : window.end] = new
+            buffer[rows, :, window.start : begin] = 0
+        window.rows = rows.stop
 
     def move_rows(self, target: Tensor, source: Tensor) -> None:
         """Overwrite rows `target` by rows `source`."""
-        columns = slice(self.window.start, self.window.end)
         for buffer in self.buffers():
-            buffer[target, :, columns] = buffer[source, :, columns]
+            view = buffer[:, :, self.window.start : self.window.end]
+            view.index_copy_(0, target, view.index_select(0, source))
 
     def shift(self, end: int) -> int:
         """Move the window left until it ends at `end`; returns by how many columns."""

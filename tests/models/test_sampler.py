@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from hardwon.data import Sampling
-from hardwon.models.sampler import sample, uniforms
+from hardwon.models.sampler import philox, sample, uniforms
 
 
 def test_a_uniform_number_picks_the_token_whose_share_it_falls_into():
@@ -37,3 +37,9 @@ def test_each_row_of_uniforms_is_its_seeds_own_stream():
     assert np.array_equal(table[1], uniforms([4], 5)[0])
     assert np.array_equal(table[:, :3], uniforms([3, 4, 2**64 - 1], 3))
     assert len(np.unique(table)) == 15 and table.min() >= 0 and table.max() < 1
+
+
+def test_philox_gives_the_published_numbers():
+    # Known answers of the authors' Random123 library for philox4x32-10: key and counter all zeros.
+    words = philox(np.uint64([0]), np.uint64([0]))[0]
+    assert [f"{word:08x}" for word in words] == ["6627e8d5", "e169c58d", "bc57ac4c", "9b00dbd8"]
