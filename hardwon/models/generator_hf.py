@@ -10,7 +10,10 @@ import torch
 
 from hardwon.data import Request, Sample, Sampling
 from hardwon.models.decoding import Decoder, Drawn, Entry, check_supported, collect
+from hardwon.models.kv_cache import RowCache
 from hardwon.models.policy import Policy
+
+KEEP_BYTES = 2**28  # a larger key/value cache is given back after each call
 
 
 class HFGenerator:
@@ -28,6 +31,7 @@ class HFGenerator:
             raise ValueError(f"max_batch_rows={max_batch_rows} must be at least 1")
         self.max_batch_rows, self.kv_gib = max_batch_rows, kv_gib
         self.workers = workers or (torch.get_num_threads() if policy.device.type == "cpu" else 1)
+        self.kept: list[RowCache | None] = []
         self.load_weights(policy)
 
     def load_weights(self, policy: Policy) -> None:
@@ -49,7 +53,14 @@ class HFGenerator:
         workers = min(self.workers, max_rows)
         entries = plan(requests, max_rows // workers)
         shares = [share for share in (entries[i::workers] for i in range(workers)) if share]
-        history = self._run([Decoder(self.policy, sampling, share, max_rows // workers) for share in shares])
+        kept = self.kept + [None] * workers
+        decoders = [
+            Decoder(self.policy, sampling, share, max_rows // workers, cache)
+            for share, cache in zip(shares, kept, strict=False)
+        ]
+        history = self._run(decoders)
+        caches = (decoder.cache for decoder in decoders)
+        self.kept = [cache if cache and cache.num_bytes() <= KEEP_BYTES else None for cache in caches]
         tokens, log_probs = collect(history, num_slots)
         eos = self.policy.eos_ids
         samples = [

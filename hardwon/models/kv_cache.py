@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from torch import Tensor
@@ -68,6 +69,18 @@ class RowCache(Cache):
             for pair in like
         ]
         super().__init__(layers=list(self.window_layers))
+
+    def fits(self, like: Sequence[tuple[Tensor, Tensor]], rows: int, columns: int) -> bool:
+        """Whether these buffers can serve where new ones with these arguments were asked for."""
+
+        def kinds(tensors: Iterable[Tensor]) -> list[tuple[object, ...]]:
+            return [(t.dtype, t.device, t.shape[1], t.shape[3]) for t in tensors]
+
+        mine = self.buffers()
+        return kinds(mine) == kinds(chain(*like)) and rows <= len(mine[0]) and columns <= self.columns
+
+    def num_bytes(self) -> int:
+        return sum(buffer.nbytes for buffer in self.buffers())
 
     def buffers(self) -> list[Tensor]:
         return [tensor for layer in self.window_layers for tensor in (layer.keys, layer.values)]
