@@ -53,14 +53,14 @@ def load(
     partial_credit       Verdict.score is the passed fraction of tests, which runs all of them; else no score
     sandbox              "auto" (the strongest layer that holds here), "N" or "L"
     unsafe_no_isolation  run programs with resource limits only
-    cpu_seconds          of one run (ours); wall-clock time may be twice that
+    cpu_seconds          of one run (ours); three times that by the clock
     memory_mb            address space of one run (ours)
     verifier_workers     runs at the same time; default: the machine's cores
 
     The split depends on the prompts alone, so `seed` changes nothing. ValueError names bad rows, and a
     layer that does not hold.
     """
-    limits = Limits(wall_seconds=2.0 * cpu_seconds, cpu_seconds=cpu_seconds, memory_bytes=memory_mb << 20)
+    limits = Limits(wall_seconds=3.0 * cpu_seconds, cpu_seconds=cpu_seconds, memory_bytes=memory_mb << 20)
     box = open_sandbox(sandbox, limits, unsafe_no_isolation=unsafe_no_isolation)
     if held_out_fraction is None:
         held_out_fraction = HELD_OUT_FRACTION if data else PACKAGED_HELD_OUT

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -52,6 +55,43 @@ def test_no_more_than_its_share(sandbox, name):
     assert not (run.ending == "exited" and run.exit_code == 0)
     assert len(run.stdout) + len(run.stderr) <= 2 * SMALL.output_bytes
     assert time.monotonic() - start < SMALL.wall_seconds + 3
+
+
+TRAINER = """
+import sys, time
+from hardwon.verifiers.sandbox import Sandbox
+with Sandbox(sys.argv[1]).start({"mode": "functions", "source": "import time; time.sleep(100)"}) as child:
+    print(child.process.pid, flush=True)
+    time.sleep(100)
+"""
+
+
+def family(pid):
+    """The process and its descendants, as far as they live."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit():
+                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+                if state != "Z":
+                    parents[int(entry.name)] = int(parent)
+    found = {pid} & set(parents)
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
+
+
+def test_nothing_outlives_a_killed_trainer(sandbox):
+    trainer = subprocess.Popen([sys.executable, "-c", TRAINER, sandbox.layer], stdout=subprocess.PIPE)
+    pids = family(int(trainer.stdout.readline()))
+    assert len(pids) == (3 if sandbox.layer == "N" else 1)  # bubblewrap, its first process, the program
+    trainer.kill()
+    trainer.wait()
+    trainer.stdout.close()
+    deadline = time.monotonic() + 10
+    while any(family(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert [pid for pid in pids if family(pid)] == []
 
 
 def test_nothing_is_left_running(sandbox):
