@@ -14,14 +14,12 @@ from hardwon.data import Problem, Sampling
 from hardwon.models.generator import Generator
 from hardwon.models.generator_hf import HFGenerator
 from hardwon.models.policy import Policy
-from hardwon.models.tokens import encode_prompt
+from hardwon.models.tokens import encode_prompt, load_tokenizer
 from hardwon.rollouts import Reward, Sampler, outcome_reward
 from hardwon.tasks import Task, load_task
 
 
-class SharedSettings(
-    ModelSettings, TaskSettings, SamplingSettings, RunSettings, EvaluationSettings, frozen=True
-):
+class SharedSettings(ModelSettings, TaskSettings, SamplingSettings, RunSettings, EvaluationSettings):
     """The settings that both methods have."""
 
     @property
@@ -71,14 +69,14 @@ def open_workbench(
     return Workbench(policy, task, generator, sampler, train, held_out)
 
 
-def open_task(config: TaskSettings) -> Task:
+def open_task(config: SharedSettings) -> Task:
     """The task that the settings name, with the custom reward in place of its verifier if there is one."""
-    task = load_task(config.task, data=config.data, eval_data=config.eval_data, **config.task_options)
-    if config.reward is None:
-        return task
-    from hardwon.verifiers.custom import with_reward
-
-    return with_reward(task, config.reward)
+    options = dict(config.task_options)
+    if config.reward is not None:
+        tokenizer = load_tokenizer(config.model)
+        encode = partial(tokenizer.encode, add_special_tokens=False)
+        options |= {"reward": config.reward, "encode": encode}
+    return load_task(config.task, data=config.data, eval_data=config.eval_data, seed=config.seed, **options)
 
 
 def resolve_dtype(config: ModelSettings) -> str:

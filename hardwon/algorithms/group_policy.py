@@ -73,10 +73,11 @@ class Config(SharedSettings, OptimizerSettings):
 
     @model_validator(mode="after")
     def _check(self) -> Config:
-        if self.group_size < 2:
+        fewest = RECIPES[self.algorithm].min_group_size
+        if self.group_size < fewest:
             raise ValueError(
-                f"group_size={self.group_size}: an advantage compares the rollouts of one prompt, so a group "
-                "needs at least 2; the nearest valid choice is 2"
+                f"group_size={self.group_size}: an advantage compares the rollouts of one prompt, and "
+                f"{self.algorithm} needs at least {fewest}; the nearest valid choice is {fewest}"
             )
         prompts, updates = self.prompts_per_iteration, self.updates_per_iteration
         if prompts % updates:
@@ -133,7 +134,7 @@ def train(config: Config, run: Run, display: Display) -> Path:
     trainer, start = prepare(config, run)
     evaluate = partial(evaluate_and_record, trainer.bench, run, config)
     if start == 1:
-        evaluate(0)
+        run.log(0, evaluate(0))
     with Interrupt(display) as interrupt:
         for iteration in range(start, config.iterations + 1):
             metrics = iterate(trainer, run, iteration)

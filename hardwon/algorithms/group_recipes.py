@@ -40,6 +40,8 @@ class Recipe:
     advantages   (rewards_PG, correct_PG, lengths_PG) -> advantages_PG
     objective    (log_probs_BT, old_log_probs_BT, advantages_BT, response_mask_BT, ...) -> losses_BT
     aggregation  how token losses become one number; its denominator is that of the whole step
+    kl_in_reward the KL term is part of the reward and not of the loss
+    min_group_size  fewer rollouts of a prompt have nothing to compare
     settings     the paper's values for the Config
     """
 
@@ -48,6 +50,7 @@ class Recipe:
     objective: Callable[..., tuple[Tensor, dict[str, Tensor]]]
     aggregation: Literal["token_mean", "sequence_mean", "sequence_mean_token_sum"]
     kl_in_reward: bool = False
+    min_group_size: int = 2
     settings: Mapping[str, Any] = field(default_factory=_settings)
 
     def but(self, paper: str, *, settings: Mapping[str, Any] | None = None, **changes: Any) -> Recipe:
@@ -121,6 +124,7 @@ MAXRL = GRPO.but(
 PASSK = DAPO.but(
     "arXiv 2508.10751",
     advantages=partial(pass_at_k, k=4),
+    min_group_size=5,
     settings=_settings(dynamic_sampling=False, overlong="none"),
 )
 

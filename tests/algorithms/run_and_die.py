@@ -1,0 +1,57 @@
+"""Train in a process of its own, which dies at its n-th call of some function as if killed by `kill -9`.
+
+    python run_and_die.py ALGORITHM RUN SETTINGS-AS-JSON MODULE:FUNCTION N
+"""
+
+import functools
+import importlib
+import io
+import itertools
+import json
+import os
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from hardwon import solutions
+from hardwon.algorithms import step_values
+from hardwon.config import build
+from hardwon.progress import Display
+from hardwon.run import Run
+
+
+def train(algorithm, path, settings):
+    module = importlib.import_module(f"hardwon.algorithms.{algorithm}")
+    # Small batches of labelling, so that a kill can come between two.
+    solutions.ROLLOUTS_A_WRITE = step_values.ROLLOUTS_A_WRITE = 128
+    config = build(module.Config, module.EMBEDDED, settings, {"run": str(path)})
+    values = config.model_dump(mode="json")
+    exists = (Path(path) / "config.yaml").exists()
+    with Run.resume(path, values) if exists else Run.create(path, values) as run:
+        display = Display(1, console=Console(file=io.StringIO()))
+        return module.train(config, run, display)
+
+
+def die_at_call(place, number):
+    """Replace a function or method by one that ends the process at its n-th call."""
+    module_name, _, name = place.partition(":")
+    owner = importlib.import_module(module_name)
+    *parents, last = name.split(".")
+    for parent in parents:
+        owner = getattr(owner, parent)
+    original, calls = getattr(owner, last), itertools.count(1)
+
+    @functools.wraps(original)
+    def dying(*args, **kwargs):
+        if next(calls) == number:
+            os._exit(9)
+        return original(*args, **kwargs)
+
+    setattr(owner, last, dying)
+
+
+if __name__ == "__main__":
+    algorithm, path, settings, place, number = sys.argv[1:]
+    die_at_call(place, int(number))
+    train(algorithm, path, json.loads(settings))

@@ -1,0 +1,118 @@
+"""A run killed in every stage, one kill after the other, ends with the same files as an undisturbed one."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from run_and_die import train
+from safetensors.torch import load_file
+
+from hardwon.records import read_metrics
+from hardwon.step_records import read_solution_steps
+
+SCRIPT = Path(__file__).with_name("run_and_die.py")
+SETTINGS = {
+    "num_problems": 24, "solutions_per_problem": 8, "completions": 4, "critic_batch_size": 16,
+    "batch_size": 64, "require_critic": False, "checkpoint_every": 2, "eval_problems": 8, "eval_samples": 1,
+    "validations_per_epoch": 2, "critic_epochs": 1, "fresh_states": 8, "min_gap": 0.0,
+    "task_options": {"train_size": 64}, "iterations": 2,
+}  # fmt: skip
+# One after the other: each begins where the last one died.
+KILLS = [
+    ("hardwon.json_lines:JsonLines.append", 1),  # collecting, before anything is stored
+    ("hardwon.algorithms.step_values:sample_groups", 2),  # labelling, after the first batch
+    ("hardwon.optimization:Optimizer.step", 4),  # critic, one step after its second
+    ("hardwon.algorithms.step_select:pq.write_table", 1),  # advantages
+    ("hardwon.optimization:Optimizer.step", 4),  # policy
+    ("hardwon.offline:evaluate_and_record", 1),  # after the policy, before its evaluation
+    ("hardwon.algorithms.step_values:sample_groups", 1),  # labelling of the second repetition
+]
+TIMES = {"elapsed_seconds"}
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """(undisturbed, killed seven times)."""
+    whole, killed = (tmp_path_factory.mktemp(name) / "run" for name in ("whole", "killed"))
+    train("direct_advantage", whole, SETTINGS)
+    for place, number in KILLS:
+        words = ["direct_advantage", str(killed), json.dumps(SETTINGS), place, str(number)]
+        died = subprocess.run([sys.executable, str(SCRIPT), *words], capture_output=True, text=True)
+        assert died.returncode == 9, (place, died.stderr)
+    train("direct_advantage", killed, SETTINGS)
+    return whole, killed
+
+
+@pytest.mark.parametrize("model", ["steps/iteration-1/critic", "steps/iteration-2/critic", "model"])
+def test_models_are_the_same_bit_for_bit(runs, model):
+    first, second = (weights(run / model) for run in runs)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_nothing_is_labelled_twice_and_nothing_is_lost(runs):
+    for name in ("solutions.jsonl", "values.jsonl", "fresh.jsonl", "steps.jsonl", "advantages.parquet"):
+        for iteration in (1, 2):
+            first, second = (run / "steps" / f"iteration-{iteration}" / name for run in runs)
+            assert first.read_bytes() == second.read_bytes(), (name, iteration)
+
+
+def test_metrics_are_the_same(runs):
+    first, second = (
+        [{k: v for k, v in m.items() if k not in TIMES} for m in read_metrics(run)] for run in runs
+    )
+    assert first == second
+
+
+def test_the_second_repetition_goes_on_from_the_first(runs):
+    """Its reference is the first one's policy, and its critic the first one's critic."""
+    from hardwon.models.policy import Policy
+    from hardwon.algorithms.step_select import read_pairs
+
+    whole, _ = runs
+    policy = Policy.load(whole / "steps/iteration-1/policy", device="cpu")
+    row = read_pairs(whole / "steps/iteration-2/advantages.parquet", kept_only=True)[0]
+    problem = row["problem_id"].removeprefix("chain_arithmetic/")
+    from hardwon.data import Problem
+    from hardwon.models.tokens import encode_prompt
+
+    prompt_ids = encode_prompt(policy.tokenizer, Problem("p", problem, ""))
+    ids = torch.tensor([[*prompt_ids, *row["prefix_ids"], *row["action_ids"]]])
+    with torch.no_grad():
+        log_probs = policy.model(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+    stored = torch.tensor(row["reference_log_probs"])
+    torch.testing.assert_close(log_probs[-len(stored) :], stored, rtol=1e-3, atol=1e-4)
+
+
+def test_steps_of_a_run_join_to_its_solutions(runs):
+    whole, _ = runs
+    solutions = read_solution_steps(whole, 1)
+    lines = [json.loads(x) for x in (whole / "steps/iteration-1/solutions.jsonl").read_text().splitlines()]
+    texts = [s["text"] for line in lines for s in line["solutions"]]
+    assert ["".join(s.judged.steps) for s in solutions] == texts
+    # The last step is worth the verdict.
+    assert all(s.judged.value[-1] == float(s.correct) for s in solutions if s.judged.steps)
+
+
+def test_show_and_plots(runs):
+    import io
+
+    from rich.console import Console
+
+    from hardwon.show_steps import show_steps
+
+    whole, _ = runs
+    out = io.StringIO()
+    show_steps(whole, limit=2, console=Console(file=out, width=100))
+    assert "advantage" in out.getvalue() and "2 of" in out.getvalue()
+    with pytest.raises(ValueError, match="no kept solutions"):
+        show_steps(whole, problem="nothing", console=Console(file=out))
+    plots = whole / "steps/iteration-2/plots"
+    assert {p.name for p in plots.glob("*.png")} >= {"calibration.png", "advantages.png", "policy.png"}
