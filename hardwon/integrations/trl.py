@@ -59,6 +59,13 @@ class DA3POTrainer(GRPOTrainer):
     Takes what GRPOTrainer takes, with `args` a DA3POConfig and `train_dataset` a map-style Dataset.
     """
 
+    # TRL's attributes; their declared types are those of the base classes, not what TRL puts there.
+    args: Any
+    model: Any
+    num_generations: Any
+    pad_to_multiple_of: Any
+    _logs: Any
+    _buffered_inputs: Any
     _tag_names = ["trl", "da3po"]  # noqa: RUF012
     _name = "DA3PO"
     _paper = {  # noqa: RUF012
@@ -338,10 +345,10 @@ class _StateCallback(TrainerCallback):
     def __init__(self, trainer: DA3POTrainer) -> None:
         self.trainer = trainer
 
-    def on_save(self, args: DA3POConfig, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.save_sampling_state(Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
-    def on_pre_optimizer_step(self, args: DA3POConfig, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.trainer.empty_batch:
             # Gradients of 0 would still decay the weights and follow the momentum; None skips them.
             self.trainer.model.zero_grad(set_to_none=True)

@@ -151,7 +151,9 @@ class DynamicReplayBuffer(ReplayBuffer):
 
     def _take(self, partition_id: str, batch_size: int, kept: set[str], spare: list[str]) -> Any:
         """The batch, in the form in which verl wants it; clears what cannot be used later."""
-        chosen, partition, _ = self._select_prompt_uids(partition_id, kept, batch_size)
+        # Among groups of one step the random id decides: the first to finish would be the shortest.
+        born = self.prompt_global_steps[partition_id]
+        chosen = sorted(kept, key=lambda uid: (born[uid], uid))[:batch_size]
         filling = spare[: batch_size - len(chosen)]
         if not chosen and not filling:
             raise RuntimeError(
@@ -161,7 +163,7 @@ class DynamicReplayBuffer(ReplayBuffer):
         if self.max_age == 0:
             unused |= kept - set(chosen)
         self._clear_groups(partition_id, unused)
-        batch = self._materialize_batch(partition_id, chosen + filling, partition)
+        batch = self._materialize_batch(partition_id, chosen + filling, dict(self.partitions[partition_id]))
         waiting = kept - set(chosen)
         self.scores = {uid: scores for uid, scores in self.scores.items() if uid in waiting}
         return batch

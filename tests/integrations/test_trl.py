@@ -193,9 +193,8 @@ def test_evaluation_is_untouched(tmp_path):
 )
 def test_two_processes(tmp_path, reward, rounds_per_step):
     """Every rank does the same rounds and ends with the same weights, also with nothing to train on."""
-    results = run_two(
-        tmp_path, reward=f'"{reward}"', per_device_train_batch_size=4, max_rounds=2, max_steps=2
-    )
+    settings = {"per_device_train_batch_size": 4, "max_rounds": 2, "max_steps": 2, "max_age": 0}
+    results = run_two(tmp_path, reward=f'"{reward}"', **settings)
     assert results[0]["rounds"] == results[1]["rounds"]
     assert results[0]["weights"] == results[1]["weights"]
     if rounds_per_step:
@@ -272,8 +271,9 @@ def test_another_trl_is_refused(monkeypatch):
     ],
 )
 def test_settings_are_checked_and_name_the_nearest_choice(tmp_path, settings, message):
+    defaults = {"use_cpu": True, "bf16": False, "per_device_train_batch_size": 16}
     with pytest.raises(ValueError, match=message):
-        DA3POConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, **settings)
+        DA3POConfig(output_dir=str(tmp_path), **{**defaults, **settings})
 
 
 def test_published_defaults(tmp_path):
