@@ -227,10 +227,20 @@ def test_a_changed_argument_does_not_reach_the_test(sandbox):
 
 
 def test_a_program_cannot_make_the_tests_look_broken(sandbox):
-    """Depth grows by one on the way to the second call, past what can be encoded: wrong, not an error."""
-    tests = AssertTests("", ("f", "g"), ("assert g([f(1)]) == 1",))
-    for depth in (150, 190, 240, 300, 330, 480, 900):
-        program = (
-            f"def f(x):\n    v = []\n    for _ in range({depth}): v = [v]\n    return v\ndef g(x): return 0"
-        )
-        assert verify(sandbox, tests, program).outcome == "wrong"
+    """Some depth can be received, but not sent on one level deeper: that is wrong, and no error."""
+    careless = """
+for depth in range(470, 500):
+    try:
+        g([f(depth)])
+    except Exception:
+        pass
+assert g(0) == 1
+"""
+    program = """
+def f(depth):
+    value = []
+    for _ in range(depth): value = [value]
+    return value
+def g(x): return 0
+"""
+    assert verify(sandbox, AssertTests("", ("f", "g"), (careless,)), program).outcome == "wrong"

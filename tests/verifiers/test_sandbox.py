@@ -82,6 +82,35 @@ def test_endings(sandbox):
     assert sandbox.run_program("while True: print('x' * 100000)").ending == "limit"
 
 
+@pytest.mark.parametrize("name", ["N", "L"])
+@pytest.mark.parametrize(
+    ("program", "by_parent"),
+    [
+        (
+            "import threading, time\nthreading.stack_size(65536)\n"
+            "for _ in range(60): threading.Thread(target=time.sleep, args=(9,), daemon=True).start()\n"
+            "time.sleep(9)",
+            "threads",
+        ),
+        (
+            "import time\nfor i in range(9): open(str(i), 'wb', 0).write(bytes(1 << 20))\ntime.sleep(9)",
+            "bytes of files",
+        ),
+    ],
+    ids=["threads", "files"],
+)
+def test_threads_and_files_are_counted(name, program, by_parent):
+    """In N the kernel refuses the next one; in L the parent looks now and then, and ends the program."""
+    if not next(found for found in layers() if found.name == name).holds:
+        pytest.skip(f"layer {name} does not hold here")
+    limits = Limits(wall_seconds=5.0, cpu_seconds=2, work_bytes=4 << 20)
+    run = Sandbox(name, limits).run_program(program)
+    if name == "L":
+        assert run.ending == "limit" and by_parent in run.message, run
+    else:
+        assert run.ending == "exited" and run.exit_code == 1, run
+
+
 def test_many_at_once(sandbox):
     with ThreadPoolExecutor(8) as pool:
         runs = list(pool.map(lambda i: sandbox.run_program("print(input())", str(i).encode()), range(24)))
