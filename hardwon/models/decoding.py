@@ -182,6 +182,8 @@ class Decoder:
             for layer in layers
             for state in (layer.keys, layer.values)
         ]
+        if self.policy.dtype == "bfloat16":  # autocast leaves rotated keys in float32; attention rounds them
+            states = [state.bfloat16() for state in states]
         return linear(last_EH, *self.head), states
 
     def _forward(self, *, cache: DynamicCache | RowCache, **inputs: Tensor) -> Tensor:

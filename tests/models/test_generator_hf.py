@@ -22,7 +22,7 @@ def as_lists(results) -> list[list[list[int]]]:
     return [[sample.ids.tolist() for sample in group] for group in results]
 
 
-def assert_scored_alike(policy, requests, results, sampling) -> None:
+def assert_scored_alike(policy, requests, results, sampling, atol=2e-5) -> None:
     """Sampled log-probs are those that `Policy.log_probs` finds, so the loop needs no second pass."""
     rows = [
         (request.prefix_ids, sample.ids, sample.log_probs, np.zeros(len(sample.ids)))
@@ -32,7 +32,7 @@ def assert_scored_alike(policy, requests, results, sampling) -> None:
     batch = collate(rows, pad_id=0)
     with torch.no_grad():
         log_probs_BT, _ = policy.log_probs(batch, sampling)
-    torch.testing.assert_close(log_probs_BT, batch.old_log_probs_BT, atol=2e-5, rtol=0)
+    torch.testing.assert_close(log_probs_BT, batch.old_log_probs_BT, atol=atol, rtol=0)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -87,6 +87,14 @@ def test_the_same_call_gives_the_same_bits():
     first, second = (generator.generate(requests, Sampling(30)) for _ in range(2))
     for a, b in zip(chain(*first), chain(*second), strict=True):
         assert np.array_equal(a.ids, b.ids) and np.array_equal(a.log_probs, b.log_probs)
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral_sliding"])
+def test_bfloat16_generates_what_bfloat16_scores(name):
+    policy, requests = make_policy(name, dtype="bfloat16"), make_requests(4)
+    results = HFGenerator(policy, max_batch_rows=6, workers=1).generate(requests, Sampling(20))
+    # Scores in bfloat16 differ by its rounding (2^-8 of a logit of order 10), not by more.
+    assert_scored_alike(policy, requests, results, Sampling(20), atol=0.3)
 
 
 def test_what_an_earlier_call_left_in_the_cache_changes_no_bit():
