@@ -293,3 +293,90 @@ def test_check_reports_what_verl_hides(tmp_path):
 def test_the_package_declares_the_entry_point():
     text = (ROOT / "pyproject.toml").read_text()
     assert '[project.entry-points."verl.plugins"]\nhardwon = "hardwon.integrations.verl"' in text
+
+
+# --------------------------------------------------------------------------------------------- recipes
+
+
+@pytest.fixture
+def recipe(monkeypatch, tmp_path):
+    """The launch config of recipes/verl as verl's main_ppo composes it, and verl's own."""
+    hydra = pytest.importorskip("hydra")
+    folder = ROOT / "recipes" / "verl"
+    monkeypatch.setenv("HARDWON_DATA", str(tmp_path))
+    monkeypatch.setenv("HARDWON_VERL_CONFIG", str(folder / "da3po.yaml"))
+    with hydra.initialize_config_dir(str(folder), version_base=None):
+        ours = hydra.compose("da3po_dapo_math_17k")
+    with hydra.initialize_config_module("verl.trainer.config", version_base=None):
+        theirs = hydra.compose("ppo_trainer")
+    return ours, theirs
+
+
+def test_the_recipe_sets_only_what_verl_knows(recipe):
+    from omegaconf import OmegaConf
+
+    ours, theirs = (OmegaConf.to_container(config, resolve=False) for config in recipe)
+
+    def unknown(a, b, place=""):
+        for key, value in a.items():
+            if key not in b:
+                yield f"{place}{key}"
+            elif isinstance(value, dict) and isinstance(b[key], dict):
+                yield from unknown(value, b[key], f"{place}{key}.")
+
+    sampler = "trainer.v1.sampler.sampler_kwargs"
+    allowed = {f"{sampler}.max_rounds", f"{sampler}.max_age", "ray_kwargs.ray_init.runtime_env.env_vars"}
+    assert set(unknown(ours, theirs)) == allowed
+
+
+def test_the_recipe_is_accepted_by_verl(recipe, monkeypatch):
+    """verl validates it, builds its dataclasses, and finds our sampler and reward manager by it."""
+    from verl.trainer.ppo.reward import resolve_reward_manager_cls
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+    from verl.utils.config import omega_conf_to_dataclass, validate_config
+
+    from hardwon.integrations.verl import load_settings
+
+    ours, _ = recipe
+    assert not need_critic(ours) and not need_reference_policy(ours)
+    validate_config(ours, use_reference_policy=False, use_critic=False)
+    actor = omega_conf_to_dataclass(ours.actor_rollout_ref.actor)
+    assert (actor.clip_ratio_low, actor.clip_ratio_high, actor.clip_ratio_c) == (0.2, 0.28, 10.0)
+    assert resolve_reward_manager_cls(ours).__name__ == "HardwonRewardManager"
+    stub = SimpleNamespace(config=ours, trainer_mode="sync", _add_prompts_to_generate=lambda n: n)
+    buffer = PPOTrainer._build_replay_buffer(stub)
+    assert type(buffer).__name__ == "DynamicReplayBuffer" and buffer.max_rounds == 10
+    settings = load_settings()
+    assert settings.max_response_length == ours.data.max_response_length
+    assert ours.data.gen_batch_size == 1
+
+
+def test_prepare_data_keeps_each_prompt_once():
+    import importlib.util
+
+    from datasets import Dataset
+
+    spec = importlib.util.spec_from_file_location("prepare_data", ROOT / "recipes/verl/prepare_data.py")
+    prepare_data = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(prepare_data)
+    rows = [("a", "1"), ("b", "2"), ("a", "1")]
+    columns = {
+        "prompt": [[{"role": "user", "content": text}] for text, _ in rows],
+        "data_source": ["m"] * 3,
+        "reward_model": [{"ground_truth": answer} for _, answer in rows],
+    }
+    kept = prepare_data.once_each(Dataset.from_dict(columns))
+    assert [row["ground_truth"] for row in kept["reward_model"]] == ["1", "2"]
+    with pytest.raises(ValueError, match="reward_model are missing"):
+        prepare_data.once_each(Dataset.from_dict({k: columns[k] for k in ("prompt", "data_source")}))
+
+
+def test_the_launch_script_stops_before_verl_if_data_is_missing(tmp_path):
+    assert subprocess.run(["bash", "-n", ROOT / "recipes/verl/run.sh"], check=False).returncode == 0
+    environment = os.environ | {"HARDWON_DATA": str(tmp_path), "PYTHON": sys.executable}
+    done = subprocess.run(
+        ["bash", ROOT / "recipes/verl/run.sh"], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert "dapo-math-17k.parquet is missing" in done.stderr
