@@ -122,7 +122,7 @@ class Child:
             os.set_blocking(stream.fileno(), False)
             if name != "stdin":
                 self.selector.register(stream, selectors.EVENT_READ, name)
-        seal = sandbox_layers.seal(self.layer, self.limits, self.work)
+        seal = sandbox_layers.seal(self.layer, self.limits)
         data = json.dumps({**job, "seal": seal, "path": sandbox_layers.library_path()}).encode()
         self.pending = memoryview(len(data).to_bytes(8, "big") + data + stdin)
         self.close_stdin = job["mode"] == "program"

@@ -93,7 +93,7 @@ def environment(work: str) -> dict[str, str]:
     }
 
 
-def seal(layer: LayerName, limits: Limits, work: str) -> dict[str, Any]:
+def seal(layer: LayerName, limits: Limits) -> dict[str, Any]:
     """What the shim shall do before the program runs (`sandbox_inside.shim.seal`)."""
     root = os.geteuid() == 0
     walls = {
@@ -118,7 +118,6 @@ def seal(layer: LayerName, limits: Limits, work: str) -> dict[str, Any]:
         "keep_reading": layer == "L" and root and not readable_by_nobody(),
         "tasks": limits.threads + HEADROOM,
         "readable": list(readable()),
-        "work": work,
     }
 
 

@@ -20,7 +20,7 @@ def attempt(name, action):
         pass
 attempt("read a file of the host", lambda: open("/etc/passwd").read())
 attempt("list the host's files", lambda: os.listdir("/"))
-attempt("write outside its directory", lambda: open("../hardwon-probe", "w"))
+attempt("write outside its directory", lambda: os.remove(open("../hardwon-probe", "w").name))
 attempt("open a socket", socket.socket)
 attempt("start a process", lambda: os.fork() or os._exit(0))
 attempt("signal its parent", lambda: os.kill(os.getppid(), 0))

@@ -81,8 +81,10 @@ def family(pid):
     return found
 
 
-def test_nothing_outlives_a_killed_trainer(sandbox):
-    trainer = subprocess.Popen([sys.executable, "-c", TRAINER, sandbox.layer], stdout=subprocess.PIPE)
+def test_nothing_outlives_a_killed_trainer(sandbox, tmp_path):
+    command = [sys.executable, "-c", TRAINER, sandbox.layer]
+    here = {**os.environ, "TMPDIR": str(tmp_path)}
+    trainer = subprocess.Popen(command, stdout=subprocess.PIPE, env=here)
     pids = family(int(trainer.stdout.readline()))
     assert len(pids) == (3 if sandbox.layer == "N" else 1)  # bubblewrap, its first process, the program
     trainer.kill()

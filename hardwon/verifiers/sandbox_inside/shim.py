@@ -62,7 +62,6 @@ def seal(
     keep_reading: bool,
     tasks: int,
     readable: list[str],
-    work: str,
 ) -> None:
     """Raise the `walls`, in the order in which each still has the rights that it needs."""
     kernel.set_limits(**limits)
@@ -75,7 +74,7 @@ def seal(
     if "system calls" in walls:
         kernel.forbid_new_privileges()
     if "files" in walls:
-        kernel.restrict_files(readable, work)
+        kernel.restrict_files(readable, ".")  # nobody may not enter the directories above it
     if "system calls" in walls:
         kernel.restrict_system_calls()
 
