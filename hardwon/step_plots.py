@@ -123,7 +123,7 @@ def value_by_depth(pairs: Mapping[str, Sequence[Any]]) -> Figure:
         _boxes(axes, [d + offset for d in found], groups, color, name)
     axes.set_xticks(found, [str(d) for d in found])
     axes.set_ylim(-0.03, 1.03)
-    axes.legend(loc="lower right", framealpha=0.9, frameon=True, edgecolor="none")
+    axes.legend(loc="upper right")
     return figure
 
 
@@ -180,5 +180,5 @@ def policy_curves(metrics: Sequence[Mapping[str, Any]]) -> Figure:
         if found:
             style = {"marker": "o"} if len(found) < 15 else {}
             axes.plot(*zip(*found, strict=True), color=COLORS[0], linewidth=1.5, **style)
-        axes.set(title=title, xlabel="optimizer step")
+        axes.set(title=title, xlabel="iteration (steps of critic and policy)")
     return figure

@@ -53,9 +53,9 @@ class Config(SharedSettings, OptimizerSettings):
     max_new_tokens: int = Field(2048, gt=0)
 
 
-# Settings of ours for the embedded model.
+# Settings of ours for the embedded model, at the budget of sampled tokens of direct advantage.
 EMBEDDED: Mapping[str, Any] = {
-    "iterations": 100,
+    "iterations": 86,
     "prompts_per_iteration": 256,
     "samples_per_prompt": 4,
     "updates_per_iteration": 2,

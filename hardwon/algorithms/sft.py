@@ -35,13 +35,14 @@ class Config(OfflineSettings):
     learning_rate: float = Field(1e-5, gt=0)
 
 
-# Settings of ours for the embedded model.
+# Settings of ours for the embedded model, at the budget of sampled tokens of direct advantage.
 EMBEDDED: Mapping[str, Any] = {
-    "num_problems": 2000,
+    "num_problems": 2700,
     "max_prompt_tokens": 64,
     "max_new_tokens": 40,
     "epochs": 2,
-    "learning_rate": 1e-4,
+    "learning_rate": 2e-4,
+    "learning_rate_schedule": "linear",
     "warmup_iterations": 5,
     "eval_problems": 512,
 }

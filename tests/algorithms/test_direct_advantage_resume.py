@@ -1,23 +1,26 @@
 """A run killed in every stage, one kill after the other, ends with the same files as an undisturbed one."""
 
+import io
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
-from run_and_die import train
+from rich.console import Console
+from run_and_die import exit_code_of_death, train
 from safetensors.torch import load_file
 
+from hardwon.algorithms.step_select import read_pairs
+from hardwon.data import Problem
+from hardwon.models.policy import Policy
+from hardwon.models.tokens import encode_prompt
 from hardwon.records import read_metrics
+from hardwon.show_steps import show_steps
 from hardwon.step_records import read_solution_steps
 
-SCRIPT = Path(__file__).with_name("run_and_die.py")
 SETTINGS = {
-    "num_problems": 24, "solutions_per_problem": 8, "completions": 4, "critic_batch_size": 16,
-    "batch_size": 64, "require_critic": False, "checkpoint_every": 2, "eval_problems": 8, "eval_samples": 1,
-    "validations_per_epoch": 2, "critic_epochs": 1, "fresh_states": 8, "min_gap": 0.0,
+    "num_problems": 12, "solutions_per_problem": 8, "completions": 4, "critic_batch_size": 12,
+    "batch_size": 20, "require_critic": False, "checkpoint_every": 2, "eval_problems": 4, "eval_samples": 1,
+    "validations_per_epoch": 1, "critic_epochs": 1, "fresh_states": 8, "min_gap": 0.0,
     "task_options": {"train_size": 64}, "iterations": 2,
 }  # fmt: skip
 # One after the other: each begins where the last one died.
@@ -43,9 +46,7 @@ def runs(tmp_path_factory):
     whole, killed = (tmp_path_factory.mktemp(name) / "run" for name in ("whole", "killed"))
     train("direct_advantage", whole, SETTINGS)
     for place, number in KILLS:
-        words = ["direct_advantage", str(killed), json.dumps(SETTINGS), place, str(number)]
-        died = subprocess.run([sys.executable, str(SCRIPT), *words], capture_output=True, text=True)
-        assert died.returncode == 9, (place, died.stderr)
+        assert exit_code_of_death("direct_advantage", killed, SETTINGS, place, number) == 9, place
     train("direct_advantage", killed, SETTINGS)
     return whole, killed
 
@@ -72,17 +73,11 @@ def test_metrics_are_the_same(runs):
 
 
 def test_the_second_repetition_goes_on_from_the_first(runs):
-    """Its reference is the first one's policy, and its critic the first one's critic."""
-    from hardwon.models.policy import Policy
-    from hardwon.algorithms.step_select import read_pairs
-
+    """Its reference, by whose log-probs ratios are taken, is the first one's policy."""
     whole, _ = runs
     policy = Policy.load(whole / "steps/iteration-1/policy", device="cpu")
     row = read_pairs(whole / "steps/iteration-2/advantages.parquet", kept_only=True)[0]
     problem = row["problem_id"].removeprefix("chain_arithmetic/")
-    from hardwon.data import Problem
-    from hardwon.models.tokens import encode_prompt
-
     prompt_ids = encode_prompt(policy.tokenizer, Problem("p", problem, ""))
     ids = torch.tensor([[*prompt_ids, *row["prefix_ids"], *row["action_ids"]]])
     with torch.no_grad():
@@ -102,12 +97,6 @@ def test_steps_of_a_run_join_to_its_solutions(runs):
 
 
 def test_show_and_plots(runs):
-    import io
-
-    from rich.console import Console
-
-    from hardwon.show_steps import show_steps
-
     whole, _ = runs
     out = io.StringIO()
     show_steps(whole, limit=2, console=Console(file=out, width=100))

@@ -1,0 +1,39 @@
+"""Rejection sampling on the embedded model: only right responses, once each, and resume."""
+
+import math
+
+import torch
+from run_and_die import exit_code_of_death, train
+from safetensors.torch import load_file
+
+from hardwon.records import read_metrics
+from hardwon.solutions import read_solutions
+from hardwon.tasks.chain_arithmetic import load
+
+SETTINGS = {
+    "num_problems": 24, "solutions_per_problem": 8, "batch_size": 8, "checkpoint_every": 2, "epochs": 2,
+    "eval_problems": 4, "eval_samples": 1, "validations_per_epoch": 1, "task_options": {"train_size": 64},
+}  # fmt: skip
+
+
+def test_fits_right_responses_and_resumes(tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert train("sft", whole, SETTINGS) == whole / "model"
+    assert exit_code_of_death("sft", killed, SETTINGS, "hardwon.optimization:Optimizer.step", 4) == 9
+    train("sft", killed, SETTINGS)
+    first, second = (load_file(run / "model/model.safetensors") for run in (whole, killed))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+    collected = read_solutions(whole / "solutions.jsonl", load(train_size=64).problems("train"))
+    kept = [s.ids for entry in collected for s in entry.solutions]
+    assert all(s.correct for entry in collected for s in entry.solutions)
+    assert all(len({s.ids for s in e.solutions}) == len(e.solutions) <= 4 for e in collected)
+
+    metrics = read_metrics(whole)
+    losses = [m["sft/loss"] for m in metrics if "sft/loss" in m]
+    last = metrics[-1]
+    # Two epochs over the kept responses of the problems that do not validate.
+    assert 0 < last["tokens/trained"] <= 2 * sum(map(len, kept))
+    assert last["tokens/trained"] == sum(m.get("sft/tokens", 0) for m in metrics)
+    assert last["tokens/generated"] == sum(entry.num_tokens for entry in collected)
+    assert losses[-1] < losses[0] and all(map(math.isfinite, losses))
