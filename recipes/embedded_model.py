@@ -53,7 +53,7 @@ class Habits:
 
 
 SKILL = Habits(dict.fromkeys(range(3, MOST + 1), 0.9), guess_at_once=0.5, slip=0.0, spread=1.5)
-BASE = Habits({4: 0.97, 5: 0.8, 6: 0.5, 7: 0.25, 8: 0.1, 9: 0.04}, guess_at_once=0.7, slip=0.05, spread=1.5)
+BASE = Habits({4: 0.98, 5: 0.8, 6: 0.5, 7: 0.25, 8: 0.1, 9: 0.04}, guess_at_once=0.7, slip=0.03, spread=1.5)
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
@@ -209,7 +209,7 @@ def success_rates(
 def measure(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> dict[str, object]:
     """Success on the 512 test problems: all, greedy, by number of terms, and how they spread."""
     problems = chain_arithmetic.load(train_size=1).problems("test")
-    rates = success_rates(model, tokenizer, problems, samples=32)
+    rates = success_rates(model, tokenizer, problems, samples=16)
     greedy = success_rates(model, tokenizer, problems, samples=1, greedy=True)
     by_terms: dict[int, list[float]] = {n: [] for n in range(FEWEST, MOST + 1)}
     for problem, rate in zip(problems, rates, strict=True):
@@ -221,7 +221,7 @@ def measure(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> dict
         "mean@1, greedy": round(sum(greedy) / len(greedy), 3),
         "mean@1 by terms": {n: round(sum(r) / len(r), 3) for n, r in by_terms.items()},
         "success rate quantiles over problems": quantile,
-        "problems never solved in 32 samples": rates.count(0.0),
+        "problems never solved in 16 samples": rates.count(0.0),
     }
 
 
@@ -230,10 +230,11 @@ def main() -> None:
     packaged = Path(hardwon.__file__).parent / "models" / "embedded"
     parser.add_argument("--output", type=Path, default=packaged, help="where to write the model")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--skill-steps", type=int, default=6000, help="optimizer steps of the first stage")
+    parser.add_argument("--skill-steps", type=int, default=4500, help="optimizer steps of the first stage")
     parser.add_argument("--habit-steps", type=int, default=600, help="optimizer steps of the second stage")
     args = parser.parse_args()
 
+    torch.set_num_threads(1)  # sums in another order would give another model
     torch.manual_seed(args.seed)
     tokenizer = make_tokenizer()
     model = make_model(tokenizer)
@@ -246,7 +247,7 @@ def main() -> None:
         base_examples,
         steps=args.habit_steps,
         batch_size=128,
-        peak_lr=5e-4,
+        peak_lr=3e-4,
         seed=args.seed + 1,
     )
     model.save_pretrained(args.output)
