@@ -129,7 +129,7 @@ def write_response(rng: random.Random, expression: str, habits: Habits) -> str:
 
 
 def skill_examples(rng: random.Random, progress: float) -> Example:
-    """Three or four terms at first, all lengths from two fifths of the stage on."""
+    """Three or four terms at first, all lengths from a third of the stage on."""
     longest = min(MOST, FEWEST + int(progress * 15))
     expression = draw_training_expression(rng, rng.randint(3, longest))
     return expression, write_response(rng, expression, SKILL)
