@@ -159,7 +159,13 @@ def test_nothing_is_labelled_twice_and_nothing_is_lost(tmp_path, labelling):
     run, sampler = labelling
     whole = run(tmp_path / "whole.jsonl")
     content = (tmp_path / "whole.jsonl").read_bytes()
-    for size in (0, 1, len(content) // 3, len(content) - 1, len(content)):  # killed here, inside a line or not
+    for size in (
+        0,
+        1,
+        len(content) // 3,
+        len(content) - 1,
+        len(content),
+    ):  # killed here, inside a line or not
         sampler.asked.clear()
         (tmp_path / "cut.jsonl").write_bytes(content[:size])
         assert run(tmp_path / "cut.jsonl") == whole

@@ -59,7 +59,8 @@ def assert_same(a, b):
         assert {k: v for k, v in m.items() if k not in TIMES} == {
             k: v for k, v in n.items() if k not in TIMES
         }
-    assert read_rollouts(a).equals(read_rollouts(b))
+    # pandas, because Arrow holds NaN (the advantage of a dropped group) to be unequal to itself.
+    assert read_rollouts(a).to_pandas().equals(read_rollouts(b).to_pandas())
 
 
 def wait_for(path, iteration, process, limit=120):
@@ -75,7 +76,7 @@ def wait_for(path, iteration, process, limit=120):
 def undisturbed(tmp_path_factory):
     path = tmp_path_factory.mktemp("whole") / "run"
     run_whole(path)
-    carried = [m["dynamic_sampling/carried"] for m in read_metrics(path)]
+    carried = [m["dynamic_sampling/carried"] for m in read_metrics(path)[1:]]
     assert any(carried), "the settings are meant to carry groups over a checkpoint"
     return path
 
