@@ -95,7 +95,7 @@ class Offline:
         """The held-out evaluation of a fitted model, logged with what it cost."""
         bench = open_workbench(self.config, weights=model)
         metrics = evaluate_and_record(bench, self.run, self.config, self.at)
-        self.run.log(self.at, metrics | budget)
+        self.run.log(self.at, {**metrics, **budget})
         return metrics
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,7 +39,7 @@ def micro_batches(
     `old_log_probs_BT` holds the spans' log-probs, 0 where they are not known; advantages are 0.
     """
     for indices in pack([span.length for span in spans], max_tokens):
-        rows = []
+        rows: list[Any] = []
         for span in (spans[i] for i in indices):
             zeros = np.zeros(len(span.response_ids), np.float32)
             known = zeros if span.log_probs is None else span.log_probs

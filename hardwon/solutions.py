@@ -118,7 +118,9 @@ def keep_right(rollouts: Sequence[Rollout], keep: int) -> list[Rollout]:
 
 
 def _distinct_first(rollouts: Sequence[Rollout]) -> list[Rollout]:
-    first, again, seen = [], [], set()
+    first: list[Rollout] = []
+    again: list[Rollout] = []
+    seen: set[bytes] = set()
     for rollout in rollouts:
         key = rollout.sample.ids.tobytes()
         (again if key in seen else first).append(rollout)

@@ -115,16 +115,13 @@ class StepSplitter:
         if "".join(pieces) == text:
             covered = list(accumulate(map(len, pieces)))
             return [bisect_left(covered, end) + 1 for end in ends]
+
         # Tokens that are no text of their own (parts of a character, a space that depends on its place):
         # what a number of tokens stands for is seen only by decoding them from the start.
-        return [
-            bisect_left(
-                range(len(ids)),
-                True,
-                key=lambda n, end=end: decode_response(self.tokenizer, ids[:n]).startswith(text[:end]),
-            )
-            for end in ends
-        ]
+        def holds(end: int) -> Callable[[int], bool]:
+            return lambda n: decode_response(self.tokenizer, ids[:n]).startswith(text[:end])
+
+        return [bisect_left(range(len(ids)), True, key=holds(end)) for end in ends]
 
     def _piece(self, token: int) -> str:
         if token not in self._pieces:

@@ -138,8 +138,8 @@ def report(
     `label_correlation`, that of two independent labellings of the same states, is what noise allows.
     """
     values = model.values([e.ids for e in held_out]).double().numpy()
-    counts = [(e.correct, e.judged) for e in held_out]
-    figures = critic_report(values, *np.array(counts).T, [e.depth for e in held_out])
+    correct, judged = np.array([(e.correct, e.judged) for e in held_out], float).T
+    figures = critic_report(values, correct, judged, [e.depth for e in held_out])
     again = examples_of(fresh, encode)
     first = {e.ids: e.correct / e.judged for e in held_out}
     if again:

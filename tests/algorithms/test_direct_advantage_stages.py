@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from hardwon.algorithms.step_critic import CriticModel, Example, check_better_than_constant
+from hardwon.algorithms.step_critic import (
+    CriticModel,
+    Example,
+    check_better_than_constant,
+    read_outside_labels,
+)
 from hardwon.algorithms.step_critic import accumulate as accumulate_critic
 from hardwon.algorithms.step_critic_metrics import auc, bce, brier, calibration, critic_report
 from hardwon.algorithms.step_policy import accumulate, pair_metrics
@@ -28,6 +33,7 @@ from hardwon.models.tokens import pad_id
 from hardwon.optimization import Optimizer
 from hardwon.scoring import Span, score_spans
 from hardwon.solutions import Collected, Solution, keep_balanced, keep_right
+from hardwon.step_formats import JudgedSolution, to_trl, write_jsonl, write_parquet
 from hardwon.steps import StepSplitter
 from hardwon.tasks.task import split_lines
 from hardwon.workbench import SharedSettings
@@ -136,7 +142,7 @@ class CountingSampler:
         right, wrong = rollout(self.ids("=1.")), rollout(self.ids("=2."), "wrong")
         out = []
         for state in states:
-            k = hash((state.problem.id, iteration)) % (num_samples + 1)
+            k = (7 * int(state.problem.id[1:]) + iteration) % (num_samples + 1)
             out.append(Group(state, (), (right,) * k + (wrong,) * (num_samples - k), iteration))
         return out
 
@@ -281,15 +287,16 @@ def test_critic_learns_counts(policy):
     """The gradient is not zero and the loss falls on a fixed set (a detached value would do neither)."""
     model = CriticModel(Critic.from_policy(policy), policy.autocast, 64)
     examples = [Example((10, 11), 3, 8, 0), Example((10, 12), 8, 8, 1), Example((10, 13, 14), 0, 8, 2)]
-    settings = SharedSettingsWithOptimizer(learning_rate=1e-2, weight_decay=0.0)
+    settings = SharedSettingsWithOptimizer(learning_rate=3e-3, weight_decay=0.0)
     optimizer = Optimizer(model.critic.model, settings)
     losses = []
-    for _ in range(60):
+    for step_number in range(150):
         losses.append(accumulate_critic(model, examples)["loss"])
-        assert optimizer.step(1e-2) > 0 or losses[-1] < 0.25
-    # Half a nat of ln 2 at the start; the floor is the entropy of 3/8 over 3 states, 0.6616 / 3 = 0.2205.
+        norm = optimizer.step(3e-3 * (1 - step_number / 150))
+        assert norm > 0 or step_number
+    # ln 2 at the start, where every value is 1/2; the least is the entropy of 3/8 over 3 states, 0.2205.
     assert losses[0] == pytest.approx(np.log(2), abs=1e-4)
-    assert losses[-1] < 0.24
+    assert losses[-1] < 0.23
     assert model.values([e.ids for e in examples]).tolist() == pytest.approx([0.375, 1, 0], abs=0.06)
 
 
@@ -391,3 +398,23 @@ def test_labels_of_other_rounds_are_added(tmp_path):
     (entry,) = read_labelled(path, [State(PROBLEM)])
     assert (entry.correct, entry.judged, entry.num_tokens) == (5, 8, 10)
     assert entry.actions == (Action((7,), 8, 5, 8, False),)
+
+
+def test_critic_data_of_others(tmp_path, policy, ids):
+    """TRL's rows and our parquet give the states after each labelled step but the last."""
+    solution = JudgedSolution("3+8-2", ("11\n", "9\n", "=9."), (12, 3, 1), (16, 16, 1))
+    write_jsonl(tmp_path / "trl.jsonl", [to_trl(solution)])
+    write_parquet(tmp_path / "steps.parquet", [solution])
+
+    def encode(problem):
+        return ids(problem.prompt, finished=False)
+
+    from_trl, from_parquet = (
+        read_outside_labels(str(tmp_path / name), policy, encode) for name in ("trl.jsonl", "steps.parquet")
+    )
+    states = [ids("3+8-211\n", finished=False), ids("3+8-211\n9\n", finished=False)]
+    assert [e.ids for e in from_trl] == [e.ids for e in from_parquet] == states
+    assert [(e.correct, e.judged, e.depth) for e in from_parquet] == [(12, 16, 1), (3, 16, 2)]
+    assert [(e.correct, e.judged) for e in from_trl] == [(1, 1), (1, 1)]
+    with pytest.raises(ValueError, match=r"critic_data='x.csv'"):
+        read_outside_labels("x.csv", policy, encode)
