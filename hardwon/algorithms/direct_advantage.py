@@ -92,6 +92,7 @@ EMBEDDED: Mapping[str, Any] = {
     "solutions_per_problem": 16,
     "max_prompt_tokens": 64,
     "max_new_tokens": 40,
+    "micro_batch_tokens": 2048,
     "validation_share": 0.2,
     "critic_learning_rate": 1e-3,
     "critic_batch_size": 64,

@@ -45,6 +45,7 @@ EMBEDDED: Mapping[str, Any] = {
     "num_problems": 2700,
     "max_prompt_tokens": 64,
     "max_new_tokens": 40,
+    "micro_batch_tokens": 2048,
     "learning_rate": 1e-4,
     "learning_rate_schedule": "linear",
     "warmup_iterations": 5,

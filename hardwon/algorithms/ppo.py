@@ -61,6 +61,7 @@ EMBEDDED: Mapping[str, Any] = {
     "updates_per_iteration": 2,
     "max_prompt_tokens": 64,
     "max_new_tokens": 40,
+    "micro_batch_tokens": 2048,
     "gae_lambda": 0.95,
     "learning_rate": 1e-4,
     "critic_learning_rate": 5e-4,

@@ -40,6 +40,7 @@ EMBEDDED: Mapping[str, Any] = {
     "num_problems": 2700,
     "max_prompt_tokens": 64,
     "max_new_tokens": 40,
+    "micro_batch_tokens": 2048,
     "epochs": 2,
     "learning_rate": 2e-4,
     "learning_rate_schedule": "linear",
