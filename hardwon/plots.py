@@ -174,7 +174,8 @@ def lines(runs: Sequence[Curves], spec: Lines) -> Figure:
             axes.plot(iterations, smooth(values), color=color, linewidth=1.8, linestyle=dash, label=label)
     if len(runs) > 1 or len(spec.series) > 1:
         _legend(axes)
-    if spec.log:
+    # A run whose values are all 0 (no update was ever made) has no logarithm to show.
+    if spec.log and axes.dataLim.ymax > 0:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

@@ -142,6 +142,7 @@ def train(config: Config, run: Run, display: Display) -> Path:
             if last or (config.eval_every and iteration % config.eval_every == 0):
                 metrics |= evaluate(iteration)
             run.log(iteration, metrics)
+            warn_of_short_batch(config, iteration, metrics, display)
             display.update(iteration, figures(metrics))
             if last or interrupt.requested or iteration % config.checkpoint_every == 0:
                 checkpoint(trainer, run, iteration, metrics.get("eval/mean@1"))
@@ -232,6 +233,22 @@ def trainable(trainer: Trainer, fill: Fill) -> list[Group]:
         )
     trainer.prompts.put_back(fill.groups)
     return []
+
+
+def warn_of_short_batch(
+    config: Config, iteration: int, metrics: Mapping[str, float], display: Display
+) -> None:
+    """Say that too few groups carried a signal: at iterations 1, 2, 4, 8, ..., so a log stays readable."""
+    groups = int(metrics["groups_trained"])
+    if groups == config.prompts_per_iteration or iteration & (iteration - 1):
+        return
+    display.print(
+        f"iteration {iteration}: after {metrics['dynamic_sampling/rounds']:.0f} rounds only "
+        f"{metrics['dynamic_sampling/kept']:.0f} of {config.prompts_per_iteration} groups were varied "
+        f"({metrics['dynamic_sampling/all_wrong']:.0f} all wrong, "
+        f"{metrics['dynamic_sampling/all_correct']:.0f} all correct); trained on {groups}. "
+        "Problems of another difficulty, or a larger group_size, would help"
+    )
 
 
 def mini_batches(
