@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow check clean
+.PHONY: demo test test-slow test-faults check clean
 
 demo: .venv/demo
 	$(BIN)/hardwon train da3po
@@ -12,6 +12,9 @@ test: .venv/test
 
 test-slow: .venv/test
 	$(BIN)/python -m pytest -m slow
+
+test-faults: .venv/test
+	$(BIN)/python -m pytest tests/faults -m "not slow"
 
 check: .venv/dev
 	$(BIN)/ruff check .
@@ -27,9 +30,9 @@ check: .venv/dev
 	touch $@
 
 # verl's own pins exclude the transformers that TRL wants; its algorithms import without them.
-.venv/test: pyproject.toml constraints.txt | .venv/bin/python
+.venv/test: pyproject.toml constraints.txt tests/requirements-verl.txt | .venv/bin/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test]'
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps verl
+	$(BIN)/python -m pip install --quiet --no-deps -r tests/requirements-verl.txt
 	touch $@ .venv/demo
 
 .venv/dev: .venv/test
