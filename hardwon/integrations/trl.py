@@ -64,6 +64,7 @@ class DA3POTrainer(GRPOTrainer):
     model: Any
     num_generations: Any
     pad_to_multiple_of: Any
+    train_dataset: Any
     _logs: Any
     _buffered_inputs: Any
     _tag_names = ["trl", "da3po"]  # noqa: RUF012
@@ -86,12 +87,13 @@ class DA3POTrainer(GRPOTrainer):
         functions = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
         reward_funcs = [reading_verdicts(f) for f in functions]
         super().__init__(model, reward_funcs, args, train_dataset, *rest, **kwargs)
+        batch_size, group_size = self.args.generation_batch_size, self.args.num_generations
         problems = [Problem(str(i), "", "") for i in range(len(train_dataset))]
         self.filler = DynamicSampler(
             ProblemStream(problems, args.seed),
             self._draw,
             keep=keep_varied if args.dynamic_sampling else keep_all,
-            num_groups=args.generation_batch_size // args.num_generations,
+            num_groups=batch_size // group_size,
             max_rounds=args.max_rounds if args.dynamic_sampling else 1,
             max_age=args.max_age,
         )
@@ -131,23 +133,25 @@ class DA3POTrainer(GRPOTrainer):
         rows: list[Row] = []
         for start in range(0, len(repeated), size):
             rows += self._generate_rows(repeated[start : start + size])
-        weights, buffer = self.reward_weights.tolist(), self.args.overlong_buffer
         groups = []
         for index, problem in enumerate(problems):
             group_rows = rows[index * num : (index + 1) * num]
-            verdicts, rewards = [], []
-            for row in group_rows:
-                given = list(row["shown"]["rewards"].values())
-                verdicts.append(verdict_of(given, row["acc"], self.args.correct_at_least))
-                reward = weighted_reward(given, weights)
-                if buffer:
-                    length = torch.tensor(len(row["completion_ids"]))
-                    reward += float(soft_overlong_punishment(length, self.max_completion_length, buffer))
-                # Unjudged means left out of every statistic, whatever the functions returned.
-                rewards.append(math.nan if verdicts[-1].is_error else reward)
+            verdicts = [
+                verdict_of(row["shown"]["rewards"].values(), row["acc"], self.args.correct_at_least)
+                for row in group_rows
+            ]
+            rewards = [self._reward(row) for row in group_rows]
             groups.append(group_of(problem, group_rows, verdicts, rewards, iteration))
             self.rows[_key(groups[-1])] = group_rows
         return groups
+
+    def _reward(self, row: Row) -> float:
+        """The weighted sum of the reward functions and soft overlong punishment; NaN where none scored."""
+        reward = weighted_reward(list(row["shown"]["rewards"].values()), self.reward_weights.tolist())
+        if buffer := self.args.overlong_buffer:
+            longest, length = self.args.max_completion_length, torch.tensor(len(row["completion_ids"]))
+            reward += float(soft_overlong_punishment(length, longest, buffer))
+        return reward
 
     def _generate_rows(self, problems: Sequence[Problem]) -> list[Row]:
         """One call of TRL's generation and scoring, with the rows of all ranks in the order of `problems`.
@@ -176,7 +180,7 @@ class DA3POTrainer(GRPOTrainer):
             pad_id=pad_id,
             scalars={"importance_sampling_ratio"} if by_sequence else (),
         )
-        rows = gather_object(local)
+        rows: list[Row] = gather_object(local)
         for index, row in enumerate(rows):
             row.update(self._logged(index, len(rows)))
         return rows[: len(problems)]
@@ -186,6 +190,7 @@ class DA3POTrainer(GRPOTrainer):
         ids = torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1)
         mask = torch.cat([output["prompt_mask"], output["completion_mask"]], dim=1)
         with disable_gradient_checkpointing(self.model, self.args.gradient_checkpointing_kwargs):
+            log_probs: Tensor
             log_probs, _, _ = self._get_per_token_logps_and_entropies(
                 self.model,
                 ids,

@@ -72,9 +72,12 @@ class DA3POConfig(GRPOConfig):
                 f"multi_objective_aggregation={self.multi_objective_aggregation!r}: advantages are taken of "
                 "the summed reward; use 'sum_then_normalize'"
             )
+        longest = self.max_completion_length
+        if longest is None:
+            raise ValueError("max_completion_length=None: responses need a bound, e.g. 20480")
         if self.overlong_buffer is None:
-            self.overlong_buffer = max(self.max_completion_length // 5, 1)
-        if not 0 <= self.overlong_buffer <= self.max_completion_length:
+            self.overlong_buffer = max(longest // 5, 1)
+        if not 0 <= self.overlong_buffer <= longest:
             raise ValueError(
                 f"overlong_buffer={self.overlong_buffer} must be between 0 (off) and "
                 f"max_completion_length={self.max_completion_length}"

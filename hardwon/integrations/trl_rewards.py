@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -30,21 +30,20 @@ def reading_verdicts(function: Any) -> Any:
     inner = function
     while isinstance(inner, functools.partial):
         inner = inner.func
-    if inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(type(inner).__call__):
 
-        async def wrapped(*args: Any, log_extra: Any, **kwargs: Any) -> list[Any]:
-            return scores(await function(*args, log_extra=log_extra, **kwargs), log_extra)
+    async def wrapped_async(*args: Any, log_extra: Any, **kwargs: Any) -> list[Any]:
+        return scores(await function(*args, log_extra=log_extra, **kwargs), log_extra)
 
-    else:
+    def wrapped(*args: Any, log_extra: Any, **kwargs: Any) -> list[Any]:
+        return scores(function(*args, log_extra=log_extra, **kwargs), log_extra)
 
-        def wrapped(*args: Any, log_extra: Any, **kwargs: Any) -> list[Any]:
-            return scores(function(*args, log_extra=log_extra, **kwargs), log_extra)
+    is_async = inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(type(inner).__call__)
+    out: Any = wrapped_async if is_async else wrapped
+    out.__name__ = getattr(inner, "__name__", type(inner).__name__)
+    return out
 
-    wrapped.__name__ = getattr(inner, "__name__", type(inner).__name__)
-    return wrapped
 
-
-def verdict_of(rewards: Sequence[float], acc: Any, correct_at_least: float) -> Verdict:
+def verdict_of(rewards: Iterable[float], acc: Any, correct_at_least: float) -> Verdict:
     """Raw correctness: `acc` if the reward function said so, else the first reward that is not None.
 
     A row that no reward function scored was not judged: its verdict is `error`.

@@ -97,7 +97,7 @@ def padded(
 ) -> dict[str, Tensor]:
     """The batch that TRL trains on: prompts padded on the left, all else on the right."""
 
-    def stack(arrays: list[Any], value: float = 0, side: str = "right") -> Tensor:
+    def stack(arrays: list[Any], value: int = 0, side: str = "right") -> Tensor:
         tensors = [torch.as_tensor(a) for a in arrays]
         if tensors[0].ndim == 0:
             return torch.stack(tensors)[:, None].to(device)

@@ -42,7 +42,7 @@ class HardwonRewardManager(RewardManagerBase):
     ) -> None:
         super().__init__(config, tokenizer, compute_score)
         custom = (config.reward.get("custom_reward_function") or {}).get("path")
-        self.compute_score = compute_score if custom else None
+        self.compute_score: Any = compute_score if custom else None
         self.correct_at_least = load_settings().correct_at_least
         self.pool = (
             None if custom else WorkerPool(grade, seconds=VERIFIER_SECONDS, num_workers=VERIFIER_WORKERS)

@@ -61,7 +61,8 @@ class DynamicReplayBuffer(ReplayBuffer):
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Any, dict[str, float]]:
         """`batch_size` groups that carry a signal, the oldest first, and the metrics of the search."""
         if partition_id == "val":
-            return super().sample(global_steps, partition_id, batch_size)
+            found: tuple[Any, dict[str, float]] = super().sample(global_steps, partition_id, batch_size)
+            return found
         counts = {"all_correct": 0, "all_wrong": 0, "expired": 0, "wasted_tokens": 0}
         asked, carried, spare = batch_size, None, []
         self._sync_metadata_from_transfer_queue()

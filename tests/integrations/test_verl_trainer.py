@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import os
 import subprocess
@@ -183,6 +184,20 @@ def test_settings_of_the_sampler(monkeypatch):
         make_buffer(monkeypatch, lambda n: VARIED, max_round=3)
     with pytest.raises(ValueError, match="trainer_mode=separate_async"):
         make_buffer(monkeypatch, lambda n: VARIED, mode="separate_async")
+
+
+@pytest.mark.slow
+def test_on_the_real_queue():
+    """TransferQueue's own actors under Ray: 13 s of work, and it needs Ray to start."""
+    script = Path(__file__).with_name("verl_queue_example.py")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr[-3000:]
+    line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
+    result = json.loads(line.removeprefix("RESULT "))
+    assert result["keys"] == [f"u0{n}_{s}_0" for n in (2, 3, 4, 5) for s in range(4)]
+    assert result["metrics"]["dynamic_sampling/wasted_tokens"] == 2 * (3 + 4 + 5 + 6)
+    # Two useful of four: a rate of about 0.6 asks for four more, of which two are left over and wait.
+    assert result["left"] == ["u06", "u07"]
 
 
 # --------------------------------------------------------------------------------------- reward manager
