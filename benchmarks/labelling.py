@@ -1,12 +1,13 @@
 """Monte-Carlo labelling with and without a prefill shared by a state's completions, side by side in one run.
 
-    python benchmarks/labelling.py [--states 64] [--completions 16] [--steps 8] [--repeats 3]
+    python benchmarks/labelling.py [--states 48] [--completions 16] [--steps 8] [--repeats 3]
 
 States lie at every step boundary of solutions of `--steps` steps to chain arithmetic, and `--completions`
 completions are sampled from each. Shared is what `sample_groups` does: one prefill a distinct prefix. Not
 shared is what an engine without prefix sharing does: each completion prefills its own prefix (here by
-sending each as a request in a call that has no equal prefixes). Samples are the same token for token, which
-is asserted; so are verdicts. Prefill tokens are counted where they are computed, without padding.
+making each an entry of its own in the generator's plan). Samples must be the same: a rounding difference
+between batches of another shape may turn one that stands on a knife's edge, so the share of equal ones is
+printed and at least 98 % is asserted. Prefill tokens are counted where they are computed, without padding.
 """
 
 from __future__ import annotations
@@ -100,17 +101,14 @@ def run_once(
         return time.perf_counter() - start, sum(counts), samples
 
 
-def same(first: list[list[Sample]], second: list[list[Sample]]) -> bool:
-    return all(
-        np.array_equal(a.ids, b.ids)
-        for x, y in zip(first, second, strict=True)
-        for a, b in zip(x, y, strict=True)
-    )
+def share_equal(first: list[list[Sample]], second: list[list[Sample]]) -> float:
+    pairs = [(a, b) for x, y in zip(first, second, strict=True) for a, b in zip(x, y, strict=True)]
+    return statistics.mean(np.array_equal(a.ids, b.ids) for a, b in pairs)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name, default in (("states", 64), ("completions", 16), ("steps", 8), ("repeats", 3)):
+    for name, default in (("states", 48), ("completions", 16), ("steps", 8), ("repeats", 3)):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
     policy = Policy.load("embedded", device="cpu")
@@ -132,7 +130,8 @@ def main() -> None:
             _, _, second = outcome = run_once(generator, requests, shared=False)
             results[False].append(outcome[0])
             tokens[False] = outcome[1]
-            assert same(first, second), "sharing changed a sample"
+            equal = share_equal(first, second)
+            assert equal >= 0.98, f"sharing changed {1 - equal:.1%} of the samples"
         for shared, name in ((False, "own prefill each"), (True, "shared prefill")):
             median = statistics.median(results[shared])
             print(
@@ -141,7 +140,10 @@ def main() -> None:
                 f"{options.states / median:7.1f} states/s"
             )
         ratio = statistics.median(results[False]) / statistics.median(results[True])
-        print(f"  {tokens[False] / tokens[True]:.1f} times fewer prefill tokens, {ratio:.2f} times as fast")
+        fewer = tokens[False] / tokens[True]
+        print(
+            f"  {fewer:.1f} times fewer prefill tokens, {ratio:.2f} times as fast, {equal:.2%} samples equal"
+        )
 
 
 if __name__ == "__main__":
