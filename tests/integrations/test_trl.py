@@ -155,9 +155,7 @@ def test_overlong_punishment_lowers_the_reward_and_not_the_verdict(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "carried"),
     [
-        pytest.param(
-            {"steps_per_generation": 2, "max_age": 3, "seed": 11}, 2, id="inside a generation batch"
-        ),
+        pytest.param({"steps_per_generation": 2, "max_age": 3, "seed": 11}, 2, id="in a generation batch"),
         pytest.param({"max_age": 3, "dynamic_sampling": False}, 0, id="at its edge, without filtering"),
     ],
 )
@@ -172,7 +170,7 @@ def test_resume_is_bit_exact(tmp_path, settings, carried):
     resumed.train(resume_from_checkpoint=str(tmp_path / "whole/checkpoint-3"))
     assert weights_hash(resumed) == weights_hash(whole)
     for a, b in zip(whole.state.log_history[3:6], resumed.state.log_history[3:6], strict=True):
-        assert a["loss"] == b["loss"] and a["num_tokens"] == b["num_tokens"]
+        assert a["loss"] == b["loss"] and a.get("num_tokens") == b.get("num_tokens")
     assert resumed.filler.state_dict()["stream"] == whole.filler.state_dict()["stream"]
 
 
