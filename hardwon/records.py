@@ -167,9 +167,9 @@ def metric_lines(path: Path) -> list[dict[str, Any]]:
     lines = []
     file = path / METRICS
     for line in file.read_bytes().splitlines() if file.is_file() else ():
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             record = json.loads(line)
-            if isinstance(record, dict) and "iteration" in record:
+            if isinstance(record, dict) and type(record.get("iteration")) is int:
                 lines.append(record)
     return lines
 

@@ -71,7 +71,8 @@ class Run:
         self._metrics_file = FileIO(path / METRICS, "a")
         self._latest: Checkpoint | None = None
         self._started = time.monotonic()
-        self._elapsed_before = max((m.get("elapsed_seconds", 0.0) for m in read_metrics(path)), default=0.0)
+        elapsed = (m.get("elapsed_seconds") for m in read_metrics(path))
+        self._elapsed_before = max((s for s in elapsed if isinstance(s, int | float)), default=0.0)
 
     @classmethod
     def create(

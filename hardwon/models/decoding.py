@@ -297,11 +297,19 @@ def check_supported(policy: Policy) -> None:
 
 
 def collect(history: Iterable[Drawn], num_slots: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Token ids and log-probs of every slot, in the order in which they were drawn."""
+    """Token ids and log-probs of every slot, in the order in which they were drawn.
+
+    FloatingPointError if any was drawn from logits that are not finite.
+    """
     steps = list(history)
     slots = np.concatenate([step.slots_N for step in steps])
     order = np.argsort(slots, kind="stable")
     ends = np.cumsum(np.bincount(slots, minlength=num_slots))[:-1]
     tokens = np.concatenate([step.tokens_N for step in steps])[order]
     log_probs = torch.cat([step.log_probs_N for step in steps]).float().cpu().numpy()[order]
+    if np.isnan(log_probs).any():
+        raise FloatingPointError(
+            "the model's logits are not finite, so nothing can be sampled from it: go back to an earlier "
+            "checkpoint and lower learning_rate, or try dtype=float32"
+        )
     return np.split(tokens, ends), np.split(log_probs, ends)

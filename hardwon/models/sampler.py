@@ -53,11 +53,12 @@ def sample(logits_NV: Tensor, uniforms_N: Tensor, sampling: Sampling) -> tuple[T
     """`(tokens_N, log_probs_N)` by inverting the cumulative distribution at `uniforms_N`.
 
     Log-probs are those of the distribution drawn from: after temperature, top-k and top-p. Greedy
-    decoding (temperature 0) has one possible outcome, with log-prob 0.
+    decoding (temperature 0) has one possible outcome, with log-prob 0. Where logits are not finite (NaN,
+    or +inf, or nothing but -inf) the log-prob is NaN and the token means nothing.
     """
     if sampling.temperature == 0:
-        tokens_N = logits_NV.argmax(dim=-1)
-        return tokens_N, torch.zeros_like(tokens_N, dtype=torch.float32)
+        largest_N, tokens_N = logits_NV.float().max(dim=-1)
+        return tokens_N, largest_N - largest_N
     filtered_NV = filter_logits(
         logits_NV.float(), temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p
     )
@@ -67,4 +68,5 @@ def sample(logits_NV: Tensor, uniforms_N: Tensor, sampling: Sampling) -> tuple[T
     cumulative_NV = log_probs_NV.exp().cumsum(dim=-1, dtype=torch.float64)
     target_N1 = uniforms_N[:, None] * cumulative_NV[:, -1:]
     tokens_N1 = torch.searchsorted(cumulative_NV, target_N1, right=True)
+    tokens_N1 = tokens_N1.clamp(max=logits_NV.shape[-1] - 1)  # NaN is found behind the last
     return tokens_N1.squeeze(1), log_probs_NV.gather(1, tokens_N1).squeeze(1)

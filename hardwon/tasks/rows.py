@@ -64,16 +64,20 @@ def _read_jsonl(path: Path) -> list[Row]:
             if line.strip():
                 try:
                     rows.append((number, json.loads(line)))
-                except ValueError as error:
-                    raise ValueError(f"{path}, row {number}: not JSON ({error})") from error
+                except (ValueError, RecursionError) as error:
+                    raise ValueError(f"{path}, row {number}: not JSON{_json_fault(error)}") from error
     return rows
+
+
+def _json_fault(error: Exception) -> str:
+    return ": too deeply nested" if isinstance(error, RecursionError) else f" ({error})"
 
 
 def _read_json(path: Path) -> list[Row]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: not JSON ({error})") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not JSON{_json_fault(error)}") from error
     if not isinstance(content, list):
         raise ValueError(f"{path}: a list of rows is wanted, found a {type(content).__name__}")
     return list(enumerate(content, 1))
