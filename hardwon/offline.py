@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import Field
@@ -15,9 +15,10 @@ from hardwon.config import OptimizerSettings
 from hardwon.data import Problem
 from hardwon.evaluate import evaluate, evaluate_and_record
 from hardwon.fitting import Fit, Validation, run_fit
+from hardwon.models.policy import Policy
 from hardwon.progress import Display
 from hardwon.run import Run
-from hardwon.workbench import SharedSettings, Workbench, check_prompts, open_workbench
+from hardwon.workbench import SharedSettings, Workbench, check_prompts, open_workbench, resolve_dtype
 
 
 class OfflineSettings(SharedSettings, OptimizerSettings):
@@ -72,6 +73,7 @@ class Offline:
 
     def validate(self) -> Validation:
         """Accuracy on validation problems. It has fallen when it is below the best by half its interval."""
+        self.bench.generator.load_weights(self.bench.policy)
         result = evaluate(
             self.bench.sampler,
             self.validation,
@@ -93,7 +95,9 @@ class Offline:
 
     def evaluate_model(self, model: Path, budget: Mapping[str, float]) -> dict[str, float]:
         """The held-out evaluation of a fitted model, logged with what it cost."""
-        bench = open_workbench(self.config, weights=model)
+        policy = Policy.load(model, resolve_dtype(self.config), self.config.device)
+        self.bench.generator.load_weights(policy)
+        bench = replace(self.bench, policy=policy)
         metrics = evaluate_and_record(bench, self.run, self.config, self.at)
         self.run.log(self.at, {**metrics, **budget})
         return metrics

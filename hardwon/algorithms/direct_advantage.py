@@ -14,6 +14,7 @@ reference, the critic and the policy continue.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -50,7 +51,6 @@ from hardwon.solutions import Collected, collect, keep_balanced
 from hardwon.step_plots import write_step_plots
 from hardwon.step_records import FRESH, PAIRS, SOLUTIONS, STEPS, VALUES, stage_folder
 from hardwon.steps import StepSplitter, find_splitter
-from hardwon.workbench import open_workbench
 
 
 class Config(OfflineSettings):
@@ -150,8 +150,9 @@ def train(config: Config, run: Run, display: Display) -> Path:
             repeat(open_repetition(config, run, display, number))
     display.begin("plots", 1)
     write_step_plots(run.path)
-    model = stage_folder(run.path, config.iterations) / "policy"
-    open_workbench(config, weights=model).policy.save(run.path / "model")
+    shutil.copytree(
+        stage_folder(run.path, config.iterations) / "policy", run.path / "model", dirs_exist_ok=True
+    )
     return run.path / "model"
 
 
