@@ -32,6 +32,11 @@ class ModelSettings(Settings):
     )
     lora_rank: int = Field(0, ge=0, description="0 trains all weights")
     gradient_checkpointing: bool = False
+    generator: Literal["hf", "vllm"] = Field("hf", description="what samples; vllm: extra `hardwon[vllm]`")
+    vllm_server: str | None = Field(None, description="URL of a vLLM server; default: in this process")
+    vllm_gpu_memory: float = Field(
+        0.5, gt=0, le=1, description="share of the GPU that vLLM in this process has while it samples (ours)"
+    )
     chat_template: bool = Field(True, description="false: prompts are raw text")
     system_prompt: str | None = None
 
@@ -97,7 +102,7 @@ def parse_words(words: Sequence[str]) -> dict[str, Any]:
         *parents, last = key.split(".")
         place = out
         for parent in parents:
-            place = place.setdefault(parent, {})
+            place = place.setdefault(parent, {}) if isinstance(place, dict) else None
         if not isinstance(place, dict) or last in place:
             raise ValueError(f"setting {key!r} is given twice")
         place[last] = _parse_value(key, text)
@@ -109,6 +114,8 @@ def _parse_value(key: str, text: str) -> Any:
         value = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ValueError(f"{key}={text}: not a YAML value ({error})") from None
+    except RecursionError:
+        raise ValueError(f"{key}={text:.40}...: too deeply nested") from None
     # YAML reads 1e-6 as text, since it wants a dot before the exponent.
     if isinstance(value, str):
         try:
@@ -126,6 +133,8 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         raise ValueError(f"config file {str(path)!r} cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"config file {str(path)!r} is not YAML: {error}") from None
+    except RecursionError:
+        raise ValueError(f"config file {str(path)!r} is too deeply nested") from None
     if value is None:
         return {}
     if not isinstance(value, dict):

@@ -13,6 +13,7 @@ from hardwon.config import EvaluationSettings, ModelSettings, RunSettings, Sampl
 from hardwon.data import Problem, Sampling
 from hardwon.models.generator import Generator
 from hardwon.models.generator_hf import HFGenerator
+from hardwon.models.generator_vllm import VLLMGenerator
 from hardwon.models.policy import Policy
 from hardwon.models.tokens import encode_prompt, load_tokenizer
 from hardwon.rollouts import Reward, Sampler, outcome_reward
@@ -56,7 +57,7 @@ def open_workbench(
         lora_rank=config.lora_rank,
         gradient_checkpointing=config.gradient_checkpointing,
     )
-    generator = HFGenerator(policy)
+    generator = open_generator(config, policy)
     encode = partial(
         encode_checked,
         policy=policy,
@@ -67,6 +68,21 @@ def open_workbench(
     )
     sampler = Sampler(generator, task, policy.tokenizer, encode, config.seed, reward)
     return Workbench(policy, task, generator, sampler, train, held_out)
+
+
+def open_generator(config: SharedSettings, policy: Policy) -> Generator:
+    """The generator that the settings name; ValueError if it cannot run here."""
+    if config.generator == "hf":
+        if config.vllm_server is not None:
+            raise ValueError(f"vllm_server={config.vllm_server} is for generator=vllm, but generator=hf")
+        return HFGenerator(policy)
+    return VLLMGenerator(
+        policy,
+        server=config.vllm_server,
+        # A prefix is a prompt and at most one response's worth of steps; a response follows.
+        max_length=config.max_prompt_tokens + 2 * config.max_new_tokens,
+        gpu_memory_utilization=config.vllm_gpu_memory,
+    )
 
 
 def open_task(config: SharedSettings) -> Task:

@@ -6,6 +6,7 @@ from hardwon.workbench import SharedSettings
 
 SHARED = """
 model device dtype lora_rank gradient_checkpointing chat_template system_prompt
+generator vllm_server vllm_gpu_memory
 task data eval_data task_options reward reward_from
 max_prompt_tokens max_new_tokens temperature top_p top_k
 run seed checkpoint_every keep_checkpoints log_to

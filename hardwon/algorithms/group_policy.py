@@ -54,7 +54,9 @@ class Config(SharedSettings, OptimizerSettings):
     )
     kl_coef: float = Field(0.0, ge=0)
     mismatch_cap: float | None = Field(
-        None, gt=0, description="cap of the importance weight trainer/generator (public recipes: 2)"
+        None,
+        gt=0,
+        description="cap of the importance weight trainer/generator (public recipes: 2); generator=vllm: 2",
     )
     amplification: Amplification = "none"
     amplification_factor: float = Field(2.0, gt=0, description="lambda")
@@ -70,6 +72,12 @@ class Config(SharedSettings, OptimizerSettings):
     )
     overlong: Literal["none", "punish", "filter"] = "none"
     overlong_buffer: int = Field(4096, gt=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _correct_mismatch(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """vLLM's log-probs are not quite the trainer's: with it the correction is on unless set to null."""
+        return {"mismatch_cap": 2.0, **given} if given.get("generator") == "vllm" else given
 
     @model_validator(mode="after")
     def _check(self) -> Config:
@@ -99,14 +107,14 @@ class Config(SharedSettings, OptimizerSettings):
 
 # Settings of ours for the embedded model, over the papers': a run of minutes on two CPU cores.
 EMBEDDED: Mapping[str, Any] = {
-    "iterations": 400,
+    "iterations": 300,
     "prompts_per_iteration": 64,
     "group_size": 8,
     "updates_per_iteration": 1,
     "max_prompt_tokens": 64,
     "max_new_tokens": 40,
     "overlong_buffer": 8,
-    "learning_rate": 2e-4,
+    "learning_rate": 1.5e-4,
     "warmup_iterations": 10,
     "eval_problems": 512,
 }
