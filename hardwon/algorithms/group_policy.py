@@ -107,14 +107,14 @@ class Config(SharedSettings, OptimizerSettings):
 
 # Settings of ours for the embedded model, over the papers': a run of minutes on two CPU cores.
 EMBEDDED: Mapping[str, Any] = {
-    "iterations": 300,
+    "iterations": 250,
     "prompts_per_iteration": 64,
     "group_size": 8,
     "updates_per_iteration": 1,
     "max_prompt_tokens": 64,
     "max_new_tokens": 40,
     "overlong_buffer": 8,
-    "learning_rate": 1.5e-4,
+    "learning_rate": 1e-4,
     "warmup_iterations": 10,
     "eval_problems": 512,
 }
