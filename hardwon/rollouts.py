@@ -94,4 +94,6 @@ def _rollout(sample: Sample, text: str, verdict: Verdict, prefix_length: int, re
     value = math.nan
     if not verdict.is_error:
         value = reward(verdict, prefix_length + len(sample.ids), not sample.finished)
+        if not math.isfinite(value):
+            verdict, value = Verdict("error", message=f"the reward {value} is not finite"), math.nan
     return Rollout(sample, text, verdict, value)

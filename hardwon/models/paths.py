@@ -34,7 +34,7 @@ def from_pretrained(load: Callable[..., Any], model: str | Path, **kwargs: Any) 
     source = resolve_model(model)
     try:
         return load(source, trust_remote_code=False, local_files_only=Path(source).is_dir(), **kwargs)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # of many kinds: the reader of each format, the network, the model's own code
         where = "this directory" if Path(source).is_dir() else "the Hugging Face hub or its local cache"
         raise ValueError(f"model={model} could not be loaded from {where}: {error}") from error
 

@@ -162,7 +162,7 @@ def input_output_tests(content: Any) -> StdinTests | CallTests:
             raise BadRowError(
                 "input_output.inputs", f"a list of arguments is wanted, found {arguments!r:.80}"
             )
-    return CallTests(content["fn_name"], tuple(inputs), tuple(outputs))
+    return CallTests(text_in(content, "fn_name", "input_output."), tuple(inputs), tuple(outputs))
 
 
 def tests_in(content: Mapping[str, Any], name: str) -> list[Any]:
@@ -172,13 +172,20 @@ def tests_in(content: Mapping[str, Any], name: str) -> list[Any]:
     return values
 
 
+def text_in(row: Mapping[str, Any], name: str, parent: str = "") -> str:
+    value = column(row, name)
+    if not isinstance(value, str) or not value.strip():
+        raise BadRowError(f"{parent}{name}", f"text is wanted, found {value!r:.80}")
+    return value
+
+
 def as_lines(value: Any) -> str:
     return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def check_tests(row: Mapping[str, Any]) -> AssertTests:
     """HumanEval. The test code also sees the prompt's imports and helpers."""
-    prompt, test, name = (column(row, key) for key in ("prompt", "test", "entry_point"))
+    prompt, test, name = (text_in(row, key) for key in ("prompt", "test", "entry_point"))
     parse_python("test", test)
     setup = f"{prompt}\n\n{test}" if is_python(prompt) else test
     return AssertTests(setup, (name,), (f"check({name})",), prompt)
@@ -189,7 +196,10 @@ def assert_tests(row: Mapping[str, Any]) -> AssertTests:
     tests = row["test_list"]
     if not isinstance(tests, Sequence) or isinstance(tests, str) or not tests:
         raise BadRowError("test_list", f"a list of assert statements is wanted, found {tests!r:.80}")
-    setup = row.get("test_setup_code") or "\n".join(row.get("test_imports") or ())
+    imports = row.get("test_imports") or ()
+    if not isinstance(imports, Sequence) or isinstance(imports, str):
+        raise BadRowError("test_imports", f"a list of import statements is wanted, found {imports!r:.80}")
+    setup = row.get("test_setup_code") or "\n".join(map(str, imports))
     defined = names_in(parse_python("test_setup_code", setup), ast.Store) | set(dir(builtins))
     used: dict[str, None] = {}
     for test in tests:

@@ -38,7 +38,7 @@ CONTEXT.set_forkserver_preload(
 
 @dataclass(frozen=True)
 class Kill:
-    """SIGKILL at the n-th call of `place` ("module:name"): before it, after it, or with its files half written."""
+    """SIGKILL at the n-th call of `place` ("module:name"): before it, after it, its file half written."""
 
     stage: str
     place: str
@@ -98,17 +98,18 @@ def dying(kill: Kill) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def tear(arguments: Sequence[Any]) -> None:
-    """Leave half of the last line in a log that the arguments hold, and half of the files that they name."""
-    for value in arguments:
-        if isinstance(value, FileIO | JsonLines):
-            log = Path(value.name if isinstance(value, FileIO) else value.path)
-            content = log.read_bytes()
-            start = content[:-1].rfind(b"\n") + 1
-            os.truncate(log, (start + len(content)) // 2)
-        elif isinstance(value, str | Path) and Path(value).exists():
-            for file in [Path(value), *Path(value).rglob("*")]:
-                if file.is_file():
-                    os.truncate(file, file.stat().st_size // 2)
+    """Leave half of the last line in a log that the arguments hold, or half of the files at the last path."""
+    logs = [Path(str(value.name)) for value in arguments if isinstance(value, FileIO)]
+    logs += [value.path for value in arguments if isinstance(value, JsonLines)]
+    for log in logs:
+        content = log.read_bytes()
+        start = content[:-1].rfind(b"\n") + 1
+        os.truncate(log, (start + len(content)) // 2)
+    paths = [Path(value) for value in arguments if isinstance(value, str | Path)]
+    for path in paths[-1:]:
+        for file in [path, *path.rglob("*")]:
+            if file.is_file():
+                os.truncate(file, file.stat().st_size // 2)
 
 
 def marking(stage: str, file: Path) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -165,6 +166,13 @@ def start(
     process = CONTEXT.Process(target=child, args=(algorithm, path, settings, setup, notes))
     process.start()
     return process
+
+
+def warm_up() -> None:
+    """Start the process that the children are forked from, and wait until it has imported everything."""
+    process = CONTEXT.Process(target=os.getpid)
+    process.start()
+    process.join()
 
 
 def train_in_child(*arguments: Any) -> int:

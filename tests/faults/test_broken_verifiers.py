@@ -1,4 +1,4 @@
-"""Training goes on with a verifier that hangs, crashes, raises, leaks or returns garbage on some responses."""
+"""Training goes on with a verifier that hangs, crashes, raises, leaks or returns garbage now and then."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def train(path, reward):
 
 
 @pytest.mark.parametrize(
-    ("reward", "outcome"), [("hangs", "timeout"), ("crashes", "error"), ("raises", "error"), ("garbage", "error")]
+    ("reward", "outcome"),
+    [("hangs", "timeout"), ("crashes", "error"), ("raises", "error"), ("garbage", "error")],
 )
 def test_only_the_responses_at_fault_are_affected(tmp_path, reward, outcome):
     began = time.monotonic()

@@ -1,9 +1,11 @@
-"""Settings, data, model text and files of a run, drawn at random: a clear ValueError or a result, never else."""
+"""Settings, data, model text and files of a run, drawn at random: a clear ValueError or a result."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
+import unicodedata
 
 import numpy as np
 import pytest
@@ -29,21 +31,58 @@ from hardwon.verifiers.answers import final_answer, gold_answer, last_answer_lin
 from hardwon.verifiers.code import extract_code
 
 pytestmark = pytest.mark.faults
-many = settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+many = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 few = settings(many, max_examples=60)
+
+
+@contextlib.contextmanager
+def clear_error(*words: str):
+    """No error, or a ValueError that says something, and one of `words`; any other gets through."""
+    message = None
+    try:
+        yield
+    except ValueError as error:
+        message = str(error)
+    assert message is None or (message and any(word in message for word in words or ("",)))
+
 
 # --------------------------------------------------------------------------------------------- settings
 
-KEYS = st.sampled_from([*Config.model_fields, "task_options.train_size", "task_options", "lerning_rate", "a.b"])
+KEYS = st.sampled_from(
+    [*Config.model_fields, "task_options.train_size", "task_options", "lerning_rate", "a.b"]
+)
 VALUES = st.one_of(
     st.integers().map(str),
     st.floats().map(str),
     st.text(max_size=20),
     st.sampled_from(
-        ["", "null", "[1, 2]", "{a: 1}", "{", "[[", "!!python/object/apply:os.system [id]", "*a", "&a [*a]", "|"]
-        + ["2001-99-99", "1:99", "0x", "1e999", "'", "~", "<<: 1", "? x", "- 1", "%", "@", "\t", "9" * 5000]
+        [
+            "",
+            "null",
+            "[1, 2]",
+            "{a: 1}",
+            "{",
+            "[[",
+            "!!python/object/apply:os.system [id]",
+            "*a",
+            "&a [*a]",
+            "|",
+            *[
+                "2001-99-99",
+                "1:99",
+                "0x",
+                "1e999",
+                "'",
+                "~",
+                "<<: 1",
+                "? x",
+                "- 1",
+                "%",
+                "@",
+                "\t",
+                "9" * 5000,
+            ],
+        ]
     ),
 )
 WORDS = st.lists(
@@ -60,19 +99,15 @@ WORDS = st.lists(
 @given(WORDS)
 def test_words_of_the_command_line(words):
     """Settings, or a ValueError; a YAML tag never makes an object."""
-    try:
+    with clear_error():
         resolve("da3po", parse_words(words))
-    except ValueError as error:
-        assert str(error)
 
 
 @many
 @given(st.text(max_size=10))
 def test_names_of_algorithms(name):
-    try:
+    with clear_error("unknown algorithm"):
         resolve(name, {})
-    except ValueError as error:
-        assert "unknown algorithm" in str(error)
 
 
 YAML_TEXT = st.one_of(
@@ -87,10 +122,8 @@ YAML_TEXT = st.one_of(
 def test_config_files(tmp_path, content):
     file = tmp_path / "recipe.yaml"
     file.write_bytes(content)
-    try:
+    with clear_error():
         resolve("da3po", read_yaml(file))
-    except ValueError as error:
-        assert str(error)
 
 
 def test_a_deeply_nested_setting_is_an_error(tmp_path):
@@ -106,28 +139,47 @@ def test_a_deeply_nested_setting_is_an_error(tmp_path):
 
 JSON = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20)),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=6), inner, max_size=3)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=6), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 COLUMNS = st.sampled_from(
-    ["id", "prompt", "answer", "solution", "reward_model", "data_source", "extra_info", "question", "input_output"]
-    + ["test", "entry_point", "test_list", "code", "canonical_solution", "fn_name"]
+    [
+        "id",
+        "prompt",
+        "answer",
+        "solution",
+        "reward_model",
+        "data_source",
+        "extra_info",
+        "question",
+        "input_output",
+        *[
+            "test",
+            "entry_point",
+            "test_list",
+            "code",
+            "canonical_solution",
+            "test_setup_code",
+            "test_imports",
+        ],
+    ]
 )
 CHAT = st.lists(st.fixed_dictionaries({"role": st.text(max_size=5), "content": JSON}), max_size=2)
+LINES = st.one_of(JSON, st.lists(st.text(max_size=5)))
 TESTS = st.fixed_dictionaries(
-    {"inputs": st.one_of(JSON, st.lists(st.text(max_size=5))), "outputs": st.one_of(JSON, st.lists(st.text(max_size=5)))},
-    optional={"fn_name": st.one_of(JSON, st.just("f"))},
-)  # fmt: skip
-CELL = st.one_of(JSON, CHAT, TESTS, TESTS.map(json.dumps), st.just("def f(x):\n    return x"), st.just("assert f(1)"))
+    {"inputs": LINES, "outputs": LINES}, optional={"fn_name": st.one_of(JSON, st.just("f"))}
+)
+CELL = st.one_of(
+    JSON, CHAT, TESTS, TESTS.map(json.dumps), st.just("def f(x):\n    return x"), st.just("assert f(1)")
+)
 ROWS = st.lists(st.one_of(st.dictionaries(COLUMNS, CELL, max_size=6), JSON), min_size=1, max_size=4)
 
 
 def loads_or_refuses(file, **options):
-    try:
+    with clear_error():
         problems = load_problems(str(file), **options)
-    except ValueError as error:
-        assert str(error)
-    else:
         assert all(isinstance(p, Problem) and p.prompt for p in problems)
 
 
@@ -141,7 +193,10 @@ def test_rows_of_data(tmp_path, convert, rows):
 
 
 @many
-@given(st.sampled_from([".jsonl", ".json", ".parquet"]), st.one_of(st.binary(max_size=80), st.text().map(str.encode)))
+@given(
+    st.sampled_from([".jsonl", ".json", ".parquet"]),
+    st.one_of(st.binary(max_size=80), st.text().map(str.encode)),
+)
 def test_files_of_data(tmp_path, suffix, content):
     file = tmp_path / f"data{suffix}"
     file.write_bytes(content)
@@ -158,14 +213,13 @@ def test_deeply_nested_data_is_an_error(tmp_path, suffix):
 
 # ------------------------------------------------------------------------------------------- model text
 
-PIECES = st.one_of(
-    st.sampled_from(
-        ["\\boxed{", "\\fbox{", "{", "}", "\\", "\\{", "$", "$$", "Answer:", "the answer is ", "**", "\n", "\r\n", " "]
-        + ["```", "```python\n", "````", "~~~", "<answer>", "</answer>", "<|im_end|>", "</s>", "\x00", "\x1b[2J", "\u202e"]
-        + ["\ud800", "\udfff", "\u2028", "\x85", "=7.", "=", "print(1)", "####", "\\frac{1}{0}", "9^9^9^9", "1e9999", "é" * 50]
-    ),
-    st.text(st.characters(), max_size=8),  # with surrogates
-)  # fmt: skip
+MARKS = [
+    "\\boxed{", "\\fbox{", "{", "}", "\\", "\\{", "$", "$$", "Answer:", "the answer is ", "**", "\n", "\r\n",
+    " ", "```", "```python\n", "````", "~~~", "<answer>", "</answer>", "<|im_end|>", "</s>", "\x00",
+    "\x1b[2J", "\u202e", "\ud800", "\udfff", "\u2028", "\x85", "=7.", "=", "print(1)", "####", "\\frac{1}{0}",
+    "9^9^9^9", "1e9999", "é" * 50,
+]  # fmt: skip
+PIECES = st.one_of(st.sampled_from(MARKS), st.text(st.characters(), max_size=8))  # with surrogates
 MODEL_TEXT = st.one_of(
     st.lists(PIECES, max_size=30).map("".join),
     st.tuples(PIECES, st.integers(1, 3000)).map(lambda pair: pair[0] * pair[1]),
@@ -181,7 +235,7 @@ def test_extractors(text):
         assert found is None or found in text
     assert isinstance(extract_code(text), str)
     assert "".join(split_lines(text)) == text
-    assert visible(text).replace("\n", "").replace("\t", "").isprintable()
+    assert all(c in "\n\t" or unicodedata.category(c)[0] != "C" for c in visible(text))
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +265,23 @@ def test_the_code_verifier(tasks, texts):
         assert verdict.outcome in ("correct", "wrong", "timeout"), verdict
 
 
-MEGABYTES = ["\\boxed{", "{", "}", "\\", "answer is ", "$", "```\n", "`", "<answer>", "\n", "\x00", "=7.\n", "[", "####", "\ud800"]
+MEGABYTES = [
+    "\\boxed{",
+    "{",
+    "}",
+    "\\",
+    "answer is ",
+    "$",
+    "```\n",
+    "`",
+    "<answer>",
+    "\n",
+    "\x00",
+    "=7.\n",
+    "[",
+    "####",
+    "\ud800",
+]
 
 
 @pytest.mark.parametrize("piece", MEGABYTES)
@@ -227,8 +297,11 @@ def test_megabytes_take_a_second(tasks, piece):
 # ----------------------------------------------------------------------------------------- files of a run
 
 DAMAGE = st.tuples(
-    st.sampled_from(["flip", "cut", "insert", "repeat", "zero"]), st.floats(0, 1), st.integers(0, 255), st.integers(1, 64)
-)  # fmt: skip
+    st.sampled_from(["flip", "cut", "insert", "repeat", "zero"]),
+    st.floats(0, 1),
+    st.integers(0, 255),
+    st.integers(1, 64),
+)
 
 
 def damaged(content: bytes, damage) -> bytes:
@@ -257,10 +330,8 @@ STATE = {
 def test_state_files(tmp_path, name, damage):
     save_state(tmp_path, STATE)
     (tmp_path / name).write_bytes(damaged((tmp_path / name).read_bytes(), damage))
-    try:
+    with clear_error("cannot be read"):
         assert isinstance(load_state(tmp_path), dict)
-    except ValueError as error:
-        assert "cannot be read" in str(error)
 
 
 @few
@@ -280,19 +351,21 @@ def test_checkpoints(tmp_path_factory, name, damage):
 
 
 @settings(few, max_examples=25)
-@given(st.sampled_from(["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]), DAMAGE)
+@given(
+    st.sampled_from(["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]), DAMAGE
+)
 def test_models(tmp_path_factory, name, damage):
     folder = tmp_path_factory.mktemp("model")
     for file in EMBEDDED.iterdir():
         content = file.read_bytes()
         (folder / file.name).write_bytes(damaged(content, damage) if file.name == name else content)
-    try:
+    with clear_error("could not be loaded", str(folder)):
         Policy.load(folder, device="cpu")
-    except ValueError as error:
-        assert "could not be loaded" in str(error) or str(folder) in str(error)
 
 
-RECORDS = '{"iteration": 1, "elapsed_seconds": 0.5, "reward": 1.0}\n{"iteration": 2, "elapsed_seconds": 1.5}\n'
+RECORDS = (
+    '{"iteration": 1, "elapsed_seconds": 0.5, "reward": 1.0}\n{"iteration": 2, "elapsed_seconds": 1.5}\n'
+)
 
 
 @many
@@ -314,7 +387,10 @@ def test_metrics(tmp_path_factory, damage, key):
 
 
 @many
-@given(st.sampled_from(["config.yaml", "values.jsonl", "evaluation.json", "rollouts/iteration-000001.parquet"]), st.binary(max_size=100))
+@given(
+    st.sampled_from(["config.yaml", "values.jsonl", "evaluation.json", "rollouts/iteration-000001.parquet"]),
+    st.binary(max_size=100),
+)
 def test_other_files(tmp_path, name, content):
     file = tmp_path / name
     file.parent.mkdir(exist_ok=True)
@@ -325,7 +401,5 @@ def test_other_files(tmp_path, name, content):
         "evaluation.json": lambda: load_evaluation(file),
         "rollouts/iteration-000001.parquet": lambda: read_rollouts(tmp_path),
     }
-    try:
+    with clear_error():
         read[name]()
-    except ValueError as error:
-        assert str(error)

@@ -32,6 +32,10 @@ def spoil(place, spoilt, numbers):
     patch(place, wrap)
 
 
+def instead(value, result):
+    return value
+
+
 def with_value(value, result):
     log_probs_BT, entropy_BT = result
     return log_probs_BT * value, entropy_BT
@@ -92,7 +96,9 @@ def test_in_the_logits_of_the_generator(tmp_path, value):
     """Nothing can be sampled from them: an error that says so, not a random token."""
 
     def message():
-        setup = partial(spoil, "hardwon.models.decoding:linear", partial(torch.full_like, fill_value=value), {9})
+        setup = partial(
+            spoil, "hardwon.models.decoding:linear", partial(torch.full_like, fill_value=value), {9}
+        )
         return error_of("da3po", tmp_path / "run", SHORT, setup)
 
     assert message().startswith("FloatingPointError: the model's logits are not finite")
@@ -102,10 +108,13 @@ def test_in_the_logits_of_the_generator(tmp_path, value):
 def test_in_rewards(tmp_path, value):
     """A reward that is no number is left out of its group; the rest of the group is trained on."""
     path = tmp_path / "run"
-    setup = partial(spoil, "hardwon.algorithms.group_policy:outcome_reward", lambda _: value, range(1, 2000, 9))
+    setup = partial(
+        spoil, "hardwon.algorithms.group_policy:outcome_reward", partial(instead, value), range(1, 2000, 9)
+    )
     assert train_in_child("da3po", path, SHORT, setup) == 0
     assert finite_weights(path)
     assert read_metrics(path)[-1]["skipped_steps"] == 0
     rollouts = read_rollouts(path).to_pandas()
-    spoilt = rollouts[~rollouts["reward"].map(math.isfinite) & rollouts["trained"]]
-    assert len(spoilt) and (spoilt["advantage"] == 0).all()
+    spoilt = rollouts[rollouts["outcome"] == "error"]
+    assert spoilt["trained"].any() and spoilt["reward"].isna().all()
+    assert not spoilt["advantage"][spoilt["trained"]].any()

@@ -33,10 +33,11 @@ OWN_WORKERS = {
 IN_THE_SANDBOX = {"verifiers/sandbox_inside/shim.py"}
 
 NEVER = {
-    "eval", "os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput", "marshal.loads",
-    "marshal.load", "shelve.open", "pickle.load", "pickle.dump", "pickle.Unpickler", "dill.load", "dill.loads",
-    "cloudpickle.load", "cloudpickle.loads", "joblib.load", "torch.save", "pd.read_pickle", "pandas.read_pickle",
-    "yaml.load", "yaml.load_all", "yaml.unsafe_load", "yaml.full_load", "yaml.dump", "tempfile.mktemp",
+    "eval", "os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput",
+    "marshal.loads", "marshal.load", "shelve.open", "pickle.load", "pickle.dump", "pickle.Unpickler",
+    "dill.load", "dill.loads", "cloudpickle.load", "cloudpickle.loads", "joblib.load", "torch.save",
+    "pd.read_pickle", "pandas.read_pickle", "yaml.load", "yaml.load_all", "yaml.unsafe_load",
+    "yaml.full_load", "yaml.dump", "tempfile.mktemp",
 }  # fmt: skip
 
 
@@ -82,7 +83,8 @@ def test_no_file_unpickles_evaluates_or_opens_a_shell(path):
     "code",
     [
         "torch.load(f)", "torch.load(f, weights_only=False)", "np.load(f, allow_pickle=True)", "eval(text)",
-        "exec(text)", "os.system('ls')", "subprocess.run('ls', shell=True)", "pickle.loads(data)", "yaml.load(f)",
+        "exec(text)", "os.system('ls')", "subprocess.run('ls', shell=True)", "pickle.loads(data)",
+        "yaml.load(f)",
         "AutoModel.from_pretrained(m, trust_remote_code=True)",
     ],
 )  # fmt: skip
@@ -105,7 +107,7 @@ def test_a_model_that_brings_code_is_not_run(tmp_path):
         '{"model_type": "mine", "auto_map": {"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"}}'
     )
     (tmp_path / "evil.py").write_text(f"open({str(mark)!r}, 'w')\nC = M = None\n")
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="could not be loaded"):
         Policy.load(tmp_path, device="cpu")
     assert not mark.exists()
 
@@ -128,7 +130,7 @@ def test_a_model_saved_as_a_pickle_runs_nothing(tmp_path):
         if file.name != "model.safetensors":
             (model / file.name).write_bytes(file.read_bytes())
     (model / "pytorch_model.bin").write_bytes(pickle.dumps({"weight": Evil()}))
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="could not be loaded"):
         Policy.load(model, device="cpu")
     assert not mark.exists()
 
@@ -149,7 +151,8 @@ def planted(monkeypatch):
 def test_no_secret_in_logs_or_in_the_run_directory(planted, tmp_path):
     """A whole run with report, and one that fails, by the command line."""
     words = {
-        "run": tmp_path / "run", "iterations": 1, "prompts_per_iteration": 4, "group_size": 2, "eval_problems": 4,
+        "run": tmp_path / "run", "iterations": 1, "prompts_per_iteration": 4, "group_size": 2,
+        "eval_problems": 4,
         "eval_samples": 1, "task_options.train_size": 16, "max_rounds": 1,
     }  # fmt: skip
     given = [f"{k}={v}" for k, v in words.items()]
@@ -157,11 +160,15 @@ def test_no_secret_in_logs_or_in_the_run_directory(planted, tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
-    failed = subprocess.run([*command, "data=nowhere.jsonl"], capture_output=True, text=True, env=environment, check=False)
+    failed = subprocess.run(
+        [*command, "data=nowhere.jsonl"], capture_output=True, text=True, env=environment, check=False
+    )
     assert failed.returncode == 2
     files = [p for p in (tmp_path / "run").rglob("*") if p.is_file()]
     assert any(p.name == "report.html" for p in files)
-    texts = [p.read_bytes() for p in files] + [s.encode() for r in (done, failed) for s in (r.stdout, r.stderr)]
+    texts = [p.read_bytes() for p in files] + [
+        s.encode() for r in (done, failed) for s in (r.stdout, r.stderr)
+    ]
     assert not any(SECRET.encode() in text for text in texts)
     assert SECRET not in yaml.safe_dump(yaml.safe_load((tmp_path / "run/config.yaml").read_text()))
 
@@ -193,5 +200,7 @@ def test_nothing_is_logged_of_the_environment(planted, caplog):
     from hardwon.check import check
 
     with caplog.at_level(logging.DEBUG):
-        findings = check(__import__("hardwon.algorithms", fromlist=["resolve"]).resolve("da3po", {"eval_problems": 4}))
+        findings = check(
+            __import__("hardwon.algorithms", fromlist=["resolve"]).resolve("da3po", {"eval_problems": 4})
+        )
     assert SECRET not in caplog.text and SECRET not in repr(findings)
