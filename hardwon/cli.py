@@ -51,7 +51,7 @@ def train(
     if resume is not None:
         words = [algorithm, *words] if algorithm else words
         stored = read_config(resume)
-        resolved = resolve(stored["algorithm"], stored, parse_words(words), {"run": str(resume)})
+        resolved = resolve(str(stored.get("algorithm")), stored, parse_words(words), {"run": str(resume)})
     else:
         if algorithm is None:
             raise ValueError("name an algorithm, as in `hardwon train da3po`, or a run with --resume")
@@ -181,6 +181,7 @@ def main(run: Callable[[], Any] = app) -> None:
     """Entry point: a user's mistake is one clear message and exit code 2, not a traceback."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[RichHandler(console=errors)])
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
         run()
     except (ValueError, ImportError, OSError, FloatingPointError, RuntimeError) as error:
