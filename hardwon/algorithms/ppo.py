@@ -55,7 +55,7 @@ class Config(SharedSettings, OptimizerSettings):
 
 # Settings of ours for the embedded model, at the budget of sampled tokens of direct advantage.
 EMBEDDED: Mapping[str, Any] = {
-    "iterations": 86,
+    "iterations": 50,
     "prompts_per_iteration": 256,
     "samples_per_prompt": 4,
     "updates_per_iteration": 2,
