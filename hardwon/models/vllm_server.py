@@ -64,9 +64,12 @@ class ServerEngine:
         return Completion(choice["token_ids"], choice["logprobs"]["token_logprobs"])
 
     def _check_log_probs(self) -> None:
-        """With one candidate a token's log-prob is 0, unless it is taken before the filter."""
-        settings = {"max_tokens": 1, "temperature": 1.0, "top_k": 1, "logprobs": 0, "seed": 0}
-        if self._complete(Job((0,), settings)).log_probs[0] < -1e-4:
+        """With one candidate a token's log-prob is 0, unless it is taken before the filter.
+
+        The first token is left out: after padding, whose embedding is 0, all candidates may tie.
+        """
+        settings = {"max_tokens": 8, "temperature": 1.0, "top_k": 1, "logprobs": 0, "ignore_eos": True}
+        if min(self._complete(Job((0,), settings)).log_probs[1:]) < -1e-4:
             raise ValueError(
                 f"the server at {self.url} gives log-probs before temperature, top-p and top-k; start it "
                 "with --logprobs-mode processed_logprobs"

@@ -6,6 +6,7 @@ Shapes: `O` rows of a projection's weight = heads x head size, `H` hidden size.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,7 @@ def widen(name: str, tensor: Tensor, narrow: int, wide: int) -> Tensor:
         return tensor
     match parts[-2]:
         case "q_proj":
-            return _pad_rows(tensor, narrow, wide) * (wide / narrow) ** 0.5
+            return _pad_rows(tensor, narrow, wide) * math.sqrt(wide / narrow)
         case "k_proj" | "v_proj":
             return _pad_rows(tensor, narrow, wide)
         case "o_proj" if tensor.ndim == 2:  # its inputs are the heads, so its columns are padded
@@ -98,7 +99,8 @@ def _pad_rows(tensor_O: Tensor, narrow: int, wide: int) -> Tensor:
     """Weight (O, H) or bias (O,) with `wide - narrow` zero rows after the rows of each head."""
     heads = tensor_O.reshape(-1, narrow, *tensor_O.shape[1:])
     padding = heads.new_zeros(len(heads), wide - narrow, *heads.shape[2:])
-    return torch.cat([heads, padding], dim=1).flatten(0, 1)
+    padded: Tensor = torch.cat([heads, padding], dim=1)
+    return padded.flatten(0, 1)
 
 
 def keep_plain_weights() -> None:
