@@ -65,7 +65,8 @@ class Optimizer:
             [{"params": decay, "weight_decay": settings.weight_decay}, {"params": rest, "weight_decay": 0.0}],
             lr=settings.learning_rate,
             betas=(0.9, settings.adam_beta2),
-            fused=True,
+            # On the CPU the fused step is one parallel region a group, which waits for a busy core.
+            fused=self.parameters[0].device.type == "cuda",
         )
         self.bad_steps = self.bad_in_a_row = 0
 

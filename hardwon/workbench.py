@@ -66,7 +66,15 @@ def open_workbench(
         max_prompt_tokens=config.max_prompt_tokens,
         max_new_tokens=config.max_new_tokens,
     )
-    sampler = Sampler(generator, task, policy.tokenizer, encode, config.seed, reward)
+    # A problem comes back in every epoch and every evaluation; its template is rendered once.
+    prompts: dict[str, tuple[int, ...]] = {}
+
+    def encode_once(problem: Problem) -> tuple[int, ...]:
+        if problem.id not in prompts:
+            prompts[problem.id] = encode(problem)
+        return prompts[problem.id]
+
+    sampler = Sampler(generator, task, policy.tokenizer, encode_once, config.seed, reward)
     return Workbench(policy, task, generator, sampler, train, held_out)
 
 
