@@ -39,14 +39,14 @@ def export_weights(policy: Policy, head_size: int | None = None) -> dict[str, Te
 
 def write_config(policy: Policy, directory: Path, head_size: int | None = None) -> None:
     """config.json, from which vLLM builds the model; the weights come later and never touch the disk."""
-    config = policy.causal_lm.config
-    config.save_pretrained(directory)
-    if head_size is None:
-        return
+    policy.causal_lm.config.save_pretrained(directory)
     path = directory / "config.json"
     values = json.loads(path.read_text())
-    values["head_dim"] = head_size
-    values["rope_parameters"]["partial_rotary_factor"] = head_size_of(policy) / head_size
+    # Only saved models name their class; without it vLLM takes some for models that embed text.
+    values["architectures"] = [type(policy.causal_lm).__name__]
+    if head_size is not None:
+        values["head_dim"] = head_size
+        values["rope_parameters"]["partial_rotary_factor"] = head_size_of(policy) / head_size
     path.write_text(json.dumps(values))
 
 
