@@ -168,13 +168,6 @@ def start(
     return process
 
 
-def warm_up() -> None:
-    """Start the process that the children are forked from, and wait until it has imported everything."""
-    process = CONTEXT.Process(target=os.getpid)
-    process.start()
-    process.join()
-
-
 def train_in_child(*arguments: Any) -> int:
     """The exit code of a whole run, or of what became of it."""
     process = start(*arguments)
@@ -188,17 +181,25 @@ def error_of(algorithm: str, path: Path, settings: Mapping[str, Any], *setup: Ca
     return path.with_name("error").read_text()
 
 
-def kill_after(
-    seconds: float, algorithm: str, path: Path, settings: Mapping[str, Any], stages: Mapping[str, str]
+def kill_in(
+    stage: str,
+    delay: float,
+    algorithm: str,
+    path: Path,
+    settings: Mapping[str, Any],
+    stages: Mapping[str, str],
 ) -> str | None:
-    """Kill a run after `seconds`; the stage that it was in, or None if it had ended by then."""
+    """Kill a run `delay` seconds after it entered `stage`; where it was then, or None if it had ended."""
     file = path.with_name("stage")
+    file.write_text("start")
     process = start(algorithm, path, settings, functools.partial(mark_stages, stages, file))
-    process.join(seconds)
+    while process.exitcode is None and file.read_text() != stage:
+        process.join(0.002)
+    process.join(delay)
     ended = process.exitcode is not None
     process.kill()
     process.join()
     if ended:
         assert process.exitcode == 0, process.exitcode
         return None
-    return (file.read_text() if file.exists() else "") or "between stages"
+    return file.read_text() or "between stages"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from fault_runner import Kill, install, kill_after, train_in_child, warm_up
+from fault_runner import Kill, install, kill_in, train_in_child
 from safetensors.torch import load_file
 
 from hardwon.records import read_metrics, read_rollouts
@@ -111,19 +110,13 @@ KILLED: Counter[tuple[str, str, str]] = Counter()
 """(method, stage, named or random) of every kill, for the summary at the end."""
 
 
-SECONDS: dict[str, float] = {}
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """One whole run of each method; SECONDS keeps how long it took."""
+    """One whole run of each method."""
     runs = {}
-    warm_up()
     for algorithm, settings in (("da3po", ONLINE), ("direct_advantage", OFFLINE)):
         runs[algorithm] = tmp_path_factory.mktemp(algorithm) / "run"
-        began = time.monotonic()
         assert train_in_child(algorithm, runs[algorithm], settings) == 0
-        SECONDS[algorithm] = time.monotonic() - began
     carried = [m["dynamic_sampling/carried"] for m in read_metrics(runs["da3po"])[1:]]
     assert any(carried), "the settings are meant to carry groups over a checkpoint"
     return runs
@@ -195,13 +188,11 @@ def test_offline_killed_at_named_moments(undisturbed, tmp_path):
     ids=["online", "offline"],
 )
 def test_killed_at_random_moments(undisturbed, tmp_path, algorithm, settings, stages, seed):
-    """At most eight kills a run, each after a share of what a run takes; the last start is left alone."""
+    """In every stage in turn, a random moment after it began."""
     delays, path = random.Random(seed), tmp_path / "run"
-    for _ in range(8):
-        stage = kill_after(delays.uniform(0.3, 0.7) * SECONDS[algorithm], algorithm, path, settings, stages)
-        if stage is None:
-            break
-        KILLED[algorithm, stage, "random"] += 1
-    else:
-        assert train_in_child(algorithm, path, settings) == 0
+    for stage in stages.values():
+        killed_in = kill_in(stage, delays.uniform(0, 0.1), algorithm, path, settings, stages)
+        if killed_in is not None:
+            KILLED[algorithm, killed_in, "random"] += 1
+    assert train_in_child(algorithm, path, settings) == 0
     assert_nothing_lost(undisturbed[algorithm], path)
