@@ -25,7 +25,7 @@ errors = Console(stderr=True)
 # What may differ when a run is resumed: it changes how long and how watched a run is, not what it does.
 MAY_CHANGE = {
     "run", "iterations", "device", "eval_every", "eval_problems", "eval_samples",
-    "checkpoint_every", "keep_checkpoints", "log_to",
+    "checkpoint_every", "keep_checkpoints", "log_to", "require_critic",
 }  # fmt: skip
 
 Settings = Annotated[list[str] | None, typer.Argument(help="settings as key=value", show_default=False)]
@@ -57,6 +57,7 @@ def train(
             raise ValueError("name an algorithm, as in `hardwon train da3po`, or a run with --resume")
         resolved = resolve(algorithm, read_yaml(config) if config else {}, parse_words(words))
         resolved = resolved.model_copy(update={"run": resolved.run or new_run_path(algorithm)})
+    path = Path(str(resolved.run))
     options: dict[str, Any] = {
         "keep_last": resolved.keep_checkpoints,
         "tensorboard": "tensorboard" in resolved.log_to,
@@ -66,7 +67,7 @@ def train(
     with (
         Run.resume(resume, values, may_change=MAY_CHANGE, **options)
         if resume is not None
-        else Run.create(resolved.run, values, **options)
+        else Run.create(path, values, **options)
     ) as run:
         print_settings(resolved, run.path)
         with Display(resolved.iterations, title=resolved.algorithm, console=console) as display:

@@ -74,6 +74,8 @@ class OptimizerSettings(Settings):
 
 
 class RunSettings(Settings):
+    algorithm: str = ""
+    iterations: int = Field(1, gt=0)
     run: str | None = Field(None, description="run directory; default runs/<algorithm>-<date>-<time>")
     seed: int = 0
     checkpoint_every: int = Field(50, gt=0, description="iterations (ours)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -104,7 +103,7 @@ class Offline:
 
 
 def open_offline(
-    config: OfflineSettings, run: Run, display: Display, weights: str | os.PathLike[str] | None = None
+    config: OfflineSettings, run: Run, display: Display, weights: str | Path | None = None
 ) -> Offline:
     """Model, task and problems; in a new run, the policy as it is is evaluated first.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import torch
 
@@ -14,7 +14,7 @@ from hardwon.data import Problem, Sampling
 from hardwon.models.generator import Generator
 from hardwon.models.generator_hf import HFGenerator
 from hardwon.models.generator_vllm import VLLMGenerator
-from hardwon.models.policy import Policy
+from hardwon.models.policy import Dtype, Policy
 from hardwon.models.tokens import encode_prompt, load_tokenizer
 from hardwon.rollouts import Reward, Sampler, outcome_reward
 from hardwon.tasks import Task, load_task
@@ -41,7 +41,7 @@ class Workbench:
 
 
 def open_workbench(
-    config: SharedSettings, *, weights: str | os.PathLike[str] | None = None, reward: Reward = outcome_reward
+    config: SharedSettings, *, weights: str | Path | None = None, reward: Reward = outcome_reward
 ) -> Workbench:
     """Load everything that `config` names; `weights` (a checkpoint) stand in for `config.model`.
 
@@ -103,7 +103,7 @@ def open_task(config: SharedSettings) -> Task:
     return load_task(config.task, data=config.data, eval_data=config.eval_data, seed=config.seed, **options)
 
 
-def resolve_dtype(config: ModelSettings) -> str:
+def resolve_dtype(config: ModelSettings) -> Dtype:
     """`auto` is bfloat16 on a GPU that computes in it and float32 elsewhere: CPUs are slow in bfloat16."""
     if config.dtype != "auto":
         return config.dtype

@@ -1,5 +1,7 @@
 """Words and files into settings; every mistake names the setting, its value and the nearest choice."""
 
+import re
+
 import pytest
 
 from hardwon.algorithms import ALGORITHMS, find, resolve
@@ -50,14 +52,14 @@ def test_words_that_are_no_settings(words, message):
     ],
 )
 def test_a_bad_setting_is_named_with_the_nearest_choice(settings, messages):
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match=re.escape(messages[0])) as error:
         resolve("da3po", settings)
-    for message in messages:
+    for message in messages[1:]:
         assert message in str(error.value)
 
 
 def test_an_unknown_algorithm_names_the_nearest():
-    with pytest.raises(ValueError, match="'da3p'.*did you mean 'da3po'"):
+    with pytest.raises(ValueError, match=r"'da3p'.*did you mean 'da3po'"):
         find("da3p")
 
 

@@ -35,7 +35,9 @@ class Draws:
 
 def sampler(draw, problems=PROBLEMS, num_groups=8, max_rounds=10, max_age=1, keep=keep_varied):
     stream = ProblemStream(problems, seed=0)
-    return DynamicSampler(stream, draw, keep=keep, num_groups=num_groups, max_rounds=max_rounds, max_age=max_age)
+    return DynamicSampler(
+        stream, draw, keep=keep, num_groups=num_groups, max_rounds=max_rounds, max_age=max_age
+    )
 
 
 def first(n):
@@ -137,7 +139,7 @@ def test_a_group_too_old_goes_back_to_the_head_of_the_line():
 
 
 def test_the_end_of_the_data_gives_a_short_batch():
-    """5 problems, batch 4, 3 valid: a short batch of 3, after which the next epoch starts; no problem twice."""
+    """5 problems, batch 4, 3 valid: a short batch of 3, and no problem asked twice."""
     draws = Draws(lambda problem, iteration: problem.id in {"p0", "p1", "p2"})
     filler = sampler(draws, PROBLEMS[:5], num_groups=4)
     fill = filler.fill(1)
@@ -206,4 +208,6 @@ def test_a_batch_that_was_skipped_is_used_next():
     filler = sampler(Draws(first(3)), num_groups=4, max_rounds=1)
     fill = filler.fill(1)
     filler.put_back(fill.groups)
-    assert [g.state.problem.id for g in filler.fill(2).groups[:3]] == [g.state.problem.id for g in fill.groups]
+    assert [g.state.problem.id for g in filler.fill(2).groups[:3]] == [
+        g.state.problem.id for g in fill.groups
+    ]

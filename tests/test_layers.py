@@ -1,4 +1,4 @@
-"""The house: a module imports only from its own floor's neighbours below, and algorithms not from one another."""
+"""The house: a module imports only from below, and algorithms not from one another."""
 
 import ast
 from pathlib import Path

@@ -9,14 +9,15 @@ model device dtype lora_rank gradient_checkpointing chat_template system_prompt
 generator vllm_server vllm_gpu_memory
 task data eval_data task_options reward reward_from
 max_prompt_tokens max_new_tokens temperature top_p top_k
-run seed checkpoint_every keep_checkpoints log_to
+algorithm iterations run seed checkpoint_every keep_checkpoints log_to
 eval_every eval_problems eval_samples
 """
 OPTIMIZER = """
-learning_rate warmup_iterations learning_rate_schedule weight_decay adam_beta2 max_grad_norm micro_batch_tokens
+learning_rate warmup_iterations learning_rate_schedule weight_decay adam_beta2 max_grad_norm
+micro_batch_tokens
 """
 GROUP_POLICY = """
-algorithm iterations prompts_per_iteration group_size updates_per_iteration epochs_per_iteration
+prompts_per_iteration group_size updates_per_iteration epochs_per_iteration
 clip_low clip_high dual_clip kl_coef mismatch_cap
 amplification amplification_factor amplification_threshold amplify_by
 dynamic_sampling max_rounds max_age on_shortfall overlong overlong_buffer

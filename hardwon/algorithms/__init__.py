@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hardwon.algorithms import group_policy
+from hardwon.algorithms import direct_advantage, dpo, group_policy, ppo, sft
 from hardwon.algorithms.group_recipes import RECIPES
-from hardwon.config import Settings, build, nearest
+from hardwon.config import build, nearest
+from hardwon.workbench import SharedSettings
 
 
 @dataclass(frozen=True)
 class Algorithm:
     """`settings` are the paper's values over the Config's; `embedded` are ours for the embedded model."""
 
-    config: type[Settings]
+    config: type[SharedSettings]
     train: Callable[..., Path]
     settings: Mapping[str, Any]
     embedded: Mapping[str, Any]
@@ -25,6 +26,9 @@ class Algorithm:
 ALGORITHMS: dict[str, Algorithm] = {
     name: Algorithm(group_policy.Config, group_policy.train, recipe.settings, group_policy.EMBEDDED)
     for name, recipe in RECIPES.items()
+} | {
+    module.__name__.rpartition(".")[2]: Algorithm(module.Config, module.train, {}, module.EMBEDDED)
+    for module in (direct_advantage, ppo, dpo, sft)
 }
 
 
@@ -37,7 +41,7 @@ def find(name: str) -> Algorithm:
     return ALGORITHMS[name]
 
 
-def resolve(name: str, *layers: Mapping[str, Any]) -> Settings:
+def resolve(name: str, *layers: Mapping[str, Any]) -> SharedSettings:
     """The settings of a run: the paper's, ours for the embedded model where it is used, then `layers`."""
     algorithm = find(name)
     given: Sequence[Mapping[str, Any]] = [dict(layer) for layer in layers]

@@ -143,17 +143,20 @@ def check_prompt_length(prompt_ids: Sequence[int], context_length: int, problem_
         )
 
 
+Values = Sequence[int] | Sequence[float] | np.ndarray
+
+
 class Scored(NamedTuple):
     """One response on its way into a batch; `log_probs` and `advantages` have one value a response token."""
 
-    prompt_ids: Sequence[int]
-    response_ids: Sequence[int]
-    log_probs: Sequence[float]
-    advantages: Sequence[float]
+    prompt_ids: Values
+    response_ids: Values
+    log_probs: Values
+    advantages: Values
 
 
 def collate(
-    sequences: Sequence[tuple[Sequence[int], Sequence[int], Sequence[float], Sequence[float]]],
+    sequences: Sequence[tuple[Values, Values, Values, Values]],
     pad_id: int,
     eos: frozenset[int] = frozenset(),
 ) -> TokenBatch:

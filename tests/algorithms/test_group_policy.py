@@ -51,7 +51,7 @@ def embedded_weights():
 
 
 def test_rollouts_are_recorded_with_what_training_used(train):
-    """da3po at G = 4: one correct response has A = 3 / sqrt(3), doubled since 1/4 < 1/2; others -1/sqrt(3)."""
+    """G = 4, one correct: A = sqrt(3), doubled by da3po since 1/4 < 1/2; the others have -1/sqrt(3)."""
     rows = read_rollouts(train("da3po", overlong="none", iterations=3)).to_pandas()
     trained = rows[rows.trained]
     assert set(trained.groupby(["iteration", "problem_id"]).correct.nunique()) == {2}

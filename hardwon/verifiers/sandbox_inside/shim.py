@@ -26,7 +26,8 @@ def main(control: int) -> None:
     job = json.loads(read_exactly(int.from_bytes(read_exactly(8), "big")))
     silence = os.open(os.devnull, os.O_RDWR)
     seal(**job["seal"])
-    builtins.exit = builtins.quit = sys.exit  # the interpreter starts without `site`, which adds them
+    for name in ("exit", "quit"):  # the interpreter starts without `site`, which adds them
+        setattr(builtins, name, sys.exit)
     sys.argv[:] = ["solution.py"]
     sys.path[:] = job["path"]
     os.write(control, b"ready\n")
@@ -168,9 +169,9 @@ class Calls:
 def exception_named(name: str) -> type[Exception]:
     """The builtin exception of that name. Not one that ends a loop quietly, nor one that ends the test."""
     kind = getattr(builtins, name, None)
-    usable = isinstance(kind, type) and issubclass(kind, Exception)
-    quiet = usable and issubclass(kind, (StopIteration, StopAsyncIteration))
-    return kind if usable and not quiet else RuntimeError
+    if not (isinstance(kind, type) and issubclass(kind, Exception)):
+        return RuntimeError
+    return RuntimeError if issubclass(kind, (StopIteration, StopAsyncIteration)) else kind
 
 
 def attempt(source: str, namespace: dict[str, Any], calls: Calls) -> str | None:
