@@ -12,6 +12,7 @@ import threading
 import time
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -271,6 +272,49 @@ def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(ValueError, match=r"pip install 'hardwon\[vllm\]'"):
         VLLMGenerator(make("llama_tied"))
+
+
+class FakeLLM:
+    """Notes what is asked of it, in order. No GPU was there to test on, so this holds the sequence."""
+
+    def __init__(self, **settings):
+        self.settings, self.calls = settings, []
+
+    def generate(self, prompts, params, use_tqdm):
+        self.calls.append("generate")
+        output = SimpleNamespace(token_ids=[7, 2], logprobs=SimpleNamespace(logprobs=[-1.0, -2.0]))
+        return [SimpleNamespace(outputs=[output]) for _ in prompts]
+
+    def sleep(self, level):
+        self.calls.append(f"sleep {level}")
+
+    def wake_up(self, tags):
+        self.calls.append(f"wake {tags[0]}")
+
+    def apply_model(self, function):
+        self.calls.append("weights")
+
+    def reset_prefix_cache(self):
+        return self.calls.append("reset") or True
+
+
+def test_on_a_gpu_the_engine_sleeps_between_calls(monkeypatch):
+    """Weights are lost in its sleep, so they are copied at each waking, before there is a cache to fill."""
+    policy = make("llama_tied_narrow_heads")
+    monkeypatch.setattr(Policy, "device", torch.device("cuda:0"))
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(LLM=FakeLLM, SamplingParams=dict))
+    generator = VLLMGenerator(policy, max_length=100, gpu_memory_utilization=0.4)
+    llm = generator.engine.llm
+    assert llm.settings["gpu_memory_utilization"] == 0.4 and llm.settings["enable_sleep_mode"]
+    assert "enforce_eager" not in llm.settings and llm.settings["max_model_len"] == 100
+    for _ in range(2):
+        assert generator.generate(REQUESTS[:1], Sampling(5))[0][0].ids.tolist() == [7, 2]
+        generator.load_weights(policy)
+    awake = ["wake weights", "weights", "reset", "wake kv_cache", "generate", "sleep 2"]
+    assert llm.calls == ["sleep 2", *awake, *awake]
+    monkeypatch.setattr(Policy, "device", torch.device("cuda:1"))
+    with pytest.raises(ValueError, match="CUDA_VISIBLE_DEVICES=1"):
+        VLLMGenerator(policy)
 
 
 # With vLLM
