@@ -43,9 +43,10 @@ def train(
 ) -> None:
     """Post-train a model: `hardwon train da3po model=Qwen/Qwen3-4B-Base task=math data=problems.parquet`."""
     from hardwon.algorithms import find, resolve
+    from hardwon.models.parallel import processes
     from hardwon.progress import Display
     from hardwon.records import read_config
-    from hardwon.run import Run
+    from hardwon.run import Run, open_together
 
     words = list(settings or [])
     if resume is not None:
@@ -64,19 +65,32 @@ def train(
         "wandb": "wandb" in resolved.log_to,
     }
     values = resolved.model_dump(mode="json")
-    with (
-        Run.resume(resume, values, may_change=MAY_CHANGE, **options)
-        if resume is not None
-        else Run.create(path, values, **options)
-    ) as run:
-        print_settings(resolved, run.path)
-        with Display(resolved.iterations, title=resolved.algorithm, console=console) as display:
-            try:
-                model = find(resolved.algorithm).train(resolved, run, display)
-            except KeyboardInterrupt:
-                display.print(f"Stopped. Go on with:  hardwon train --resume {run.path}")
-                raise SystemExit(130) from None
-    finish(run.path, model)
+
+    def open_run() -> Run:
+        if resume is not None:
+            return Run.resume(resume, values, may_change=MAY_CHANGE, **options)
+        return Run.create(path, values, **options)
+
+    with processes(resolved.device) as world:
+        console.quiet = not world.is_main
+        find(resolved.algorithm).check_processes(world.size)
+        with open_together(open_run) as run:
+            print_settings(resolved, run.path)
+            with Display(resolved.iterations, title=resolved.algorithm, console=console) as display:
+                try:
+                    model = find(resolved.algorithm).train(resolved, run, display)
+                except KeyboardInterrupt:
+                    display.print(f"Stopped. Go on with:  {launcher(world.size)} train --resume {run.path}")
+                    raise SystemExit(130) from None
+        if world.is_main:
+            finish(run.path, model)
+
+
+def launcher(processes: int) -> str:
+    """How this command was started, for a hint to start the next one."""
+    if processes == 1:
+        return "hardwon"
+    return f"torchrun --nproc-per-node {os.environ['LOCAL_WORLD_SIZE']} -m hardwon"
 
 
 def new_run_path(algorithm: str) -> str:
@@ -188,6 +202,7 @@ def main(run: Callable[[], Any] = app) -> None:
     except (ValueError, ImportError, OSError, FloatingPointError, RuntimeError) as error:
         if os.environ.get("HARDWON_TRACEBACK"):
             raise
-        errors.print("[red bold]error:[/] ", end="")
+        rank = f" (rank {os.environ['RANK']})" if os.environ.get("WORLD_SIZE", "1") != "1" else ""
+        errors.print(f"[red bold]error{rank}:[/] ", end="")
         errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)

@@ -12,6 +12,7 @@ import shutil
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from hardwon.checkpoints import load_state, save_state
 from hardwon.config import OptimizerSettings
+from hardwon.models.parallel import any_rank, divided_like, on_main
 from hardwon.optimization import Optimizer, learning_rate_at
 from hardwon.progress import Display, Interrupt
 from hardwon.run import Run
+from hardwon.sharded_state import load_state, save_state
 
 # Validations in a row below the best after which a fit ends early (ours).
 PATIENCE = 2
@@ -100,14 +102,13 @@ def run_fit(fit: Fit, run: Run, display: Display, *, seed: int, checkpoint_every
                 metrics |= _validated(fit, progress, best)
             run.log(progress.first + progress.done, metrics)
             display.update(progress.done, {k.rpartition("/")[2]: f"{v:.4g}" for k, v in metrics.items()})
-            if interrupt.requested or progress.done % checkpoint_every == 0:
+            stop = any_rank(interrupt.requested)
+            if stop or progress.done % checkpoint_every == 0:
                 _checkpoint(fit, run, progress)
-            if interrupt.requested:
+            if stop:
                 raise KeyboardInterrupt
     _checkpoint(fit, run, progress)
-    if best.exists():  # else a kill came after the renaming
-        shutil.rmtree(target, ignore_errors=True)
-        os.rename(best, target)
+    on_main(partial(_move, best, target))
 
 
 def batches(sizes: Sequence[int], batch_size: int, key: Sequence[int]) -> list[list[int]]:
@@ -133,12 +134,18 @@ def _validated(fit: Fit, progress: Progress, best: Path) -> dict[str, float]:
     if result.score > progress.best:
         progress.best, progress.best_at = result.score, progress.done
         temporary = best.with_name(f"{best.name}.partial")
-        shutil.rmtree(temporary, ignore_errors=True)
+        on_main(partial(shutil.rmtree, temporary, ignore_errors=True))
         fit.save(temporary)
-        shutil.rmtree(best, ignore_errors=True)
-        os.rename(temporary, best)
+        on_main(partial(_move, temporary, best))
     progress.misses = progress.misses + 1 if result.score < progress.best - result.slack else 0
     return {f"{fit.name.partition('-')[0]}/{k}": v for k, v in result.metrics.items()}
+
+
+def _move(source: Path, target: Path) -> None:
+    """`source` in the place of `target`; if there is none, a kill came after it was moved."""
+    if source.exists():
+        shutil.rmtree(target, ignore_errors=True)
+        os.rename(source, target)
 
 
 def _trained(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -148,13 +155,14 @@ def _trained(model: nn.Module) -> dict[str, torch.Tensor]:
 def _start(fit: Fit, run: Run) -> Progress:
     """A fit's beginning, or where the newest checkpoint left it."""
     latest = run.latest_checkpoint()
-    state: dict[str, Any] = load_state(latest.path / "state") if latest else {}
+    device = next(fit.model.parameters()).device
+    state: dict[str, Any] = load_state(latest.path / "state", device.type) if latest else {}
     if state.get("fit") != fit.name:
         return Progress(first=latest.iteration if latest else 0)
     parameters = _trained(fit.model)
     with torch.no_grad():
         for name, value in state["weights"].items():
-            parameters[name].copy_(value)
+            parameters[name].copy_(divided_like(value, parameters[name]))
     fit.optimizer.load_state_dict(state["optimizer"])
     return Progress(**state["progress"])
 

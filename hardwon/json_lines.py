@@ -5,30 +5,42 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
+from functools import partial
+from io import FileIO
 from pathlib import Path
 from typing import Any, Self
 
 from hardwon.checkpoints import saving
+from hardwon.models.parallel import barrier, on_main
 
 
 class JsonLines:
     """A file of records held for appending. A last line that a kill tore is cut when it is opened.
 
     `records` are those that were there. Raises ValueError, naming the line, for a file that is damaged
-    elsewhere; SaveError if the disk refuses.
+    elsewhere; SaveError if the disk refuses. Of several ranks, which must all call, the first one writes.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with saving("records", path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(path, "ab+", buffering=0)  # noqa: SIM115 (held until close)
-            self._file.truncate(_whole_length(path.read_bytes()))
+        self._file: FileIO | None = None
+        on_main(self._open)
         self.records = read_json_lines(path)
+        barrier()  # before anything is appended
+
+    def _open(self) -> None:
+        with saving("records", self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = FileIO(self.path, "a+")
+            self._file.truncate(_whole_length(self.path.read_bytes()))
 
     def append(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Adds all records in one write and waits for the disk."""
         content = "".join(json.dumps(record) + "\n" for record in records).encode()
+        on_main(partial(self._write, content))
+
+    def _write(self, content: bytes) -> None:
+        assert self._file is not None
         with saving("records", self.path):
             while content:
                 content = content[self._file.write(content) :]
@@ -38,7 +50,8 @@ class JsonLines:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:

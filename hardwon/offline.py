@@ -9,7 +9,6 @@ from pathlib import Path
 
 from pydantic import Field
 
-from hardwon.checkpoints import save_state
 from hardwon.config import OptimizerSettings
 from hardwon.data import Problem
 from hardwon.evaluate import evaluate, evaluate_and_record
@@ -17,6 +16,7 @@ from hardwon.fitting import Fit, Validation, run_fit
 from hardwon.models.policy import Policy
 from hardwon.progress import Display
 from hardwon.run import Run
+from hardwon.sharded_state import save_state
 from hardwon.workbench import SharedSettings, Workbench, check_prompts, open_workbench, resolve_dtype
 
 

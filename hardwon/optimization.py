@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hardwon.config import OptimizerSettings
+from hardwon.models.parallel import divided_like, gathered, world
 
 T = TypeVar("T")
 
@@ -31,6 +32,20 @@ def pack(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
             batches.append([])
         batches[-1].append(index)
     return batches
+
+
+def pack_share(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+    """The micro-batches of this rank: with one process, `pack`.
+
+    Sequences are dealt out by length, so that ranks have equal work. Every rank has the same number of
+    micro-batches, since each is a step that all take together: one that has fewer gets empty ones.
+    """
+    rank, size = world().rank, world().size
+    order = sorted(range(len(lengths)), key=lambda i: (lengths[i], i))
+    shares = [order[r::size] for r in range(size)]
+    packed = [pack([lengths[i] for i in share], max_tokens) for share in shares]
+    mine = [[shares[rank][i] for i in batch] for batch in packed[rank]]
+    return mine + [[]] * (max(map(len, packed)) - len(mine))
 
 
 def learning_rate_at(settings: OptimizerSettings, done: float, total: int) -> float:
@@ -76,7 +91,11 @@ class Optimizer:
         Raises FloatingPointError after MAX_BAD_STEPS non-finite gradients in a row; weights
         and optimizer state never see one.
         """
-        norm = float(nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm))
+        total_norm = gathered(
+            nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
+        )
+        nn.utils.clip_grads_with_norm_(self.parameters, self.max_grad_norm, total_norm)
+        norm = float(total_norm)
         if math.isfinite(norm):
             for group in self.adamw.param_groups:
                 group["lr"] = learning_rate
@@ -102,17 +121,24 @@ class Optimizer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.adamw.load_state_dict(state["adamw"])
+        order = [p for group in self.adamw.param_groups for p in group["params"]]
+        moments = {
+            index: {name: divided_like(value, order[index]) for name, value in values.items()}
+            for index, values in state["adamw"]["state"].items()
+        }
+        self.adamw.load_state_dict({**state["adamw"], "state": moments})
         self.bad_steps, self.bad_in_a_row = state["bad_steps"], state["bad_in_a_row"]
 
 
 def cpu_workers(device: torch.device) -> int:
     """Threads that share the micro-batches of a step: one a core on the CPU, none extra elsewhere.
 
+    Several processes have one thread each: they take their micro-batches together, one after the other.
+
     Threads of one core each, on different micro-batches, beat one batch on all cores, and do not
     collapse when a neighbour takes a core, as a barrier after every small operation does.
     """
-    return torch.get_num_threads() if device.type == "cpu" else 1
+    return torch.get_num_threads() if device.type == "cpu" and world().size == 1 else 1
 
 
 def accumulate(

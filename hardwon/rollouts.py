@@ -6,9 +6,11 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hardwon.data import Group, Problem, Request, Rollout, Sample, Sampling, State, Verdict
+from hardwon.models.parallel import divided
 from hardwon.models.tokens import decode_response
 
 if TYPE_CHECKING:
@@ -56,8 +58,18 @@ def sample_groups(
 ) -> list[Group]:
     """`num_samples` judged rollouts from every state; a group each, in the order of `states`.
 
-    A rollout's text is the whole response: the state's prefix and what was sampled after it.
+    A rollout's text is the whole response: the state's prefix and what was sampled after it. Several
+    ranks, which must all call with the same states, divide them and all get every group.
     """
+    sample = partial(
+        _sample_groups, sampler=sampler, sampling=sampling, num_samples=num_samples, iteration=iteration
+    )
+    return divided(states, sample)
+
+
+def _sample_groups(
+    states: Sequence[State], *, sampler: Sampler, sampling: Sampling, num_samples: int, iteration: int
+) -> list[Group]:
     prompts = [sampler.encode(state.problem) for state in states]
     requests = [
         Request(

@@ -10,7 +10,8 @@
 Iteration N's checkpoint is the state after iteration N. On resume, whatever was logged after the newest
 whole checkpoint is cut away, so that an interrupted run ends with the same files as an undisturbed one.
 No wall clock is read: durations come from the monotonic clock and add up over resumes. Nothing of the
-environment is written.
+environment is written. With several processes the first one holds the run and the others follow it
+(`Follower`); the directory must be one that all of them see.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ import pyarrow.parquet as pq
 from hardwon import checkpoints
 from hardwon.checkpoints import Checkpoint, fsync, saving, write_atomic
 from hardwon.data import Group
+from hardwon.models.parallel import barrier, broadcast, world
 from hardwon.records import (
     CONFIG,
     METRICS,
@@ -206,8 +208,15 @@ class Run:
             for path in (self.path / METRICS, *self._unsynced, self.path / "rollouts"):
                 fsync(path)
         self._unsynced.clear()
-        self._latest = checkpoints.write_checkpoint(self.path / "checkpoints", iteration, write, metric)
-        checkpoints.prune_checkpoints(self.path / "checkpoints", self._keep_last)
+
+        def write_together(directory: Path) -> None:
+            broadcast(directory)
+            write(directory)
+            barrier()
+
+        folder = self.path / "checkpoints"
+        self._latest = broadcast(checkpoints.write_checkpoint(folder, iteration, write_together, metric))
+        checkpoints.prune_checkpoints(folder, self._keep_last)
         return self._latest
 
     def latest_checkpoint(self) -> Checkpoint | None:
@@ -236,6 +245,48 @@ class Run:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+class Follower(Run):
+    """A run as all ranks but the first see it: read from, and not written to but for shards."""
+
+    def __init__(self, path: Path, config: Mapping[str, Any], latest: Checkpoint | None) -> None:
+        self.path, self.config, self._latest = path, dict(config), latest
+
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        pass
+
+    def save_rollouts(self, iteration: int, *groups: Any, **columns: Any) -> None:
+        pass
+
+    def save_evaluation(self, iteration: int, name: str, evaluation: Mapping[str, Any]) -> Path:
+        return self.path
+
+    def checkpoint(
+        self, iteration: int, write: Callable[[Path], None], metric: float | None = None
+    ) -> Checkpoint:
+        """Add this rank's part to a checkpoint, if the first rank writes one."""
+        told: Any = broadcast(None)
+        if isinstance(told, Path):
+            write(told)
+            barrier()
+            told = broadcast(None)
+        latest: Checkpoint = told
+        self._latest = latest
+        return latest
+
+    def close(self) -> None:
+        pass
+
+
+def open_together(open_run: Callable[[], Run]) -> Run:
+    """The run that rank 0 opens, and on every other rank its `Follower`; with one process `open_run()`."""
+    run = open_run() if world().is_main else None
+    told = broadcast((run.path, run.config, run.latest_checkpoint()) if run is not None else None)
+    if run is not None:
+        return run
+    assert told is not None
+    return Follower(*told)
 
 
 # ------------------------------------------------------------------------------------------------- lock

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 
 from hardwon.data import Sampling, TokenBatch
+from hardwon.models.parallel import gather
 from hardwon.models.policy import Policy
 from hardwon.models.tokens import collate
-from hardwon.optimization import pack
+from hardwon.optimization import pack_share
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,10 @@ def micro_batches(
 ) -> Iterator[tuple[list[int], TokenBatch]]:
     """Spans of similar length together, at most `max_tokens` padded tokens each, with their indices.
 
-    `old_log_probs_BT` holds the spans' log-probs, 0 where they are not known; advantages are 0.
+    `old_log_probs_BT` holds the spans' log-probs, 0 where they are not known; advantages are 0. Of several
+    ranks each has its share; where the others have more batches, it gets empty ones.
     """
-    for indices in pack([span.length for span in spans], max_tokens):
+    for indices in pack_share([span.length for span in spans], max_tokens):
         rows: list[Any] = []
         for span in (spans[i] for i in indices):
             zeros = np.zeros(len(span.response_ids), np.float32)
@@ -52,9 +54,10 @@ def score_spans(
     policy: Policy, spans: Sequence[Span], sampling: Sampling, pad_id: int, max_tokens: int
 ) -> list[np.ndarray]:
     """Log-probs of every response token under `policy`, a float32 array a span, in the order of `spans`."""
-    out: list[np.ndarray] = [np.empty(0, np.float32)] * len(spans)
+    out: dict[int, np.ndarray] = {}
     for indices, batch in micro_batches(spans, pad_id, max_tokens):
         log_probs_BT = policy.log_probs(batch, sampling)[0].float().cpu()
         for b, index in enumerate(indices):
             out[index] = log_probs_BT[b][batch.response_mask_BT[b].bool()].numpy()
-    return out
+    found = {index: values for part in gather(out) for index, values in part.items()}
+    return [found[i] for i in range(len(spans))]

@@ -14,6 +14,7 @@ from hardwon.data import Problem, Sampling
 from hardwon.models.generator import Generator
 from hardwon.models.generator_hf import HFGenerator
 from hardwon.models.generator_vllm import VLLMGenerator
+from hardwon.models.parallel import shard, whole_copy, world
 from hardwon.models.policy import Dtype, Policy
 from hardwon.models.tokens import encode_prompt, load_tokenizer
 from hardwon.rollouts import Reward, Sampler, outcome_reward
@@ -47,6 +48,11 @@ def open_workbench(
 
     Problems are loaded first, so that bad data is refused before a model takes its time.
     """
+    if world().size > 1 and config.generator != "hf":
+        raise ValueError(
+            f"generator={config.generator} samples for one process, and there are {world().size}: "
+            "use generator=hf, or start without torchrun"
+        )
     task = open_task(config)
     train, held_out = task.problems("train"), task.problems("test")[: config.eval_problems]
     torch.manual_seed(config.seed)  # new adapters are drawn at random
@@ -57,7 +63,11 @@ def open_workbench(
         lora_rank=config.lora_rank,
         gradient_checkpointing=config.gradient_checkpointing,
     )
-    generator = open_generator(config, policy)
+    if world().size == 1:
+        generator = open_generator(config, policy)
+    else:
+        generator = open_generator(config, whole_copy(policy))
+        shard(policy, policy.dtype)
     encode = partial(
         encode_checked,
         policy=policy,

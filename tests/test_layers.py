@@ -13,7 +13,7 @@ ROOT = Path(hardwon.__file__).parent
 LAYERS = {
     "functional": 1, "data": 1, "statistics": 1, "config": 1, "json_lines": 3,
     "verifiers": 2, "tasks": 3, "models": 2, "checkpoints": 2, "records": 3, "progress": 2,
-    "run": 4, "rollouts": 4, "optimization": 2, "memory": 3,
+    "run": 4, "rollouts": 4, "optimization": 3, "memory": 3, "sharded_state": 3,
     "dynamic_sampling": 5, "evaluate": 5, "steps": 4, "step_formats": 4, "step_records": 5,
     "workbench": 6, "check": 7, "scoring": 4, "fitting": 5, "solutions": 5, "offline": 7,
     "algorithms": 8, "integrations": 8, "plots": 6, "step_plots": 7, "report": 7, "show": 7, "show_steps": 7,

@@ -15,19 +15,40 @@ from hardwon.workbench import SharedSettings
 
 @dataclass(frozen=True)
 class Algorithm:
-    """`settings` are the paper's values over the Config's; `embedded` are ours for the embedded model."""
+    """`settings` are the paper's values over the Config's; `embedded` are ours for the embedded model.
+
+    `several_processes`: it divides its work over ranks under torchrun.
+    """
 
     config: type[SharedSettings]
     train: Callable[..., Path]
     settings: Mapping[str, Any]
     embedded: Mapping[str, Any]
+    several_processes: bool = False
+
+    def check_processes(self, number: int) -> None:
+        """ValueError if it runs in one process only and there are more."""
+        if number > 1 and not self.several_processes:
+            names = ", ".join(name for name, a in ALGORITHMS.items() if a.several_processes)
+            raise ValueError(
+                f"{number} processes: this algorithm runs in one. Start it without torchrun, or with "
+                f"--nproc-per-node 1. Those that divide their work: {names}"
+            )
 
 
 ALGORITHMS: dict[str, Algorithm] = {
-    name: Algorithm(group_policy.Config, group_policy.train, recipe.settings, group_policy.EMBEDDED)
+    name: Algorithm(
+        group_policy.Config,
+        group_policy.train,
+        recipe.settings,
+        group_policy.EMBEDDED,
+        several_processes=True,
+    )
     for name, recipe in RECIPES.items()
 } | {
-    module.__name__.rpartition(".")[2]: Algorithm(module.Config, module.train, {}, module.EMBEDDED)
+    module.__name__.rpartition(".")[2]: Algorithm(
+        module.Config, module.train, {}, module.EMBEDDED, several_processes=module in (direct_advantage, sft)
+    )
     for module in (direct_advantage, ppo, dpo, sft)
 }
 

@@ -42,6 +42,7 @@ from hardwon.algorithms.step_values import (
 )
 from hardwon.checkpoints import write_atomic
 from hardwon.models.critic import Critic
+from hardwon.models.parallel import broadcast, on_main, shard, world
 from hardwon.models.tokens import decode_response
 from hardwon.offline import Offline, OfflineSettings, open_offline
 from hardwon.progress import Display
@@ -134,10 +135,11 @@ class Repetition:
         self.offline.run.log(self.offline.at, numbers)
         shown = "  ".join(f"{k.partition('/')[2]} {v:.4g}" for k, v in numbers.items())
         self.offline.display.print(f"{name} {self.number}: {shown}")
-        write_atomic(self.folder / f"{name}.json", json.dumps(figures, indent=1).encode())
+        content = json.dumps(figures, indent=1).encode()
+        on_main(lambda: write_atomic(self.folder / f"{name}.json", content))
 
     def is_done(self, name: str) -> bool:
-        return (self.folder / f"{name}.json").is_file()
+        return broadcast((self.folder / f"{name}.json").is_file())
 
 
 def train(config: Config, run: Run, display: Display) -> Path:
@@ -148,13 +150,12 @@ def train(config: Config, run: Run, display: Display) -> Path:
     or if no state's steps differ enough to train on.
     """
     for number in range(1, config.iterations + 1):
-        if not (stage_folder(run.path, number) / "policy.json").is_file():
+        if not broadcast((stage_folder(run.path, number) / "policy.json").is_file()):
             repeat(open_repetition(config, run, display, number))
     display.begin("plots", 1)
-    write_step_plots(run.path)
-    shutil.copytree(
-        stage_folder(run.path, config.iterations) / "policy", run.path / "model", dirs_exist_ok=True
-    )
+    on_main(lambda: write_step_plots(run.path))
+    trained = stage_folder(run.path, config.iterations) / "policy"
+    on_main(lambda: shutil.copytree(trained, run.path / "model", dirs_exist_ok=True))
     return run.path / "model"
 
 
@@ -191,7 +192,8 @@ def collect_stage(repetition: Repetition) -> list[Collected]:
     if repetition.is_done("collect"):
         return collected
     records = [record for entry in collected for record in step_lines(entry, repetition.splitter)]
-    write_atomic(folder / STEPS, "".join(json.dumps(record) + "\n" for record in records).encode())
+    content = "".join(json.dumps(record) + "\n" for record in records).encode()
+    on_main(lambda: write_atomic(folder / STEPS, content))
     num_steps = sum(len(record["steps"]) for record in records)
     solutions = [solution for entry in collected for solution in entry.solutions]
     sampled = sum(entry.num_sampled for entry in collected)
@@ -318,13 +320,15 @@ def initial_critic(repetition: Repetition) -> Critic:
     config, before = repetition.config, stage_folder(repetition.offline.run.path, repetition.number - 1)
     if repetition.number > 1:
         return Critic.load(before / "critic", config.device)
-    if config.critic_model is not None:
-        return Critic.load(config.critic_model, config.device)
-    return Critic.from_policy(repetition.offline.bench.policy)
+    # In the first repetition the policy is still the model as it was loaded.
+    return Critic.load(config.critic_model or config.model, config.device)
 
 
 def critic_model(repetition: Repetition, critic: Critic) -> CriticModel:
-    return CriticModel(critic, repetition.offline.bench.policy.autocast, repetition.config.micro_batch_tokens)
+    policy = repetition.offline.bench.policy
+    if world().size > 1:
+        shard(critic, policy.dtype)
+    return CriticModel(critic, policy.autocast, repetition.config.micro_batch_tokens)
 
 
 def select_stage(repetition: Repetition, labelled: Sequence[Labelled], critic: CriticModel) -> None:
@@ -350,7 +354,7 @@ def select_stage(repetition: Repetition, labelled: Sequence[Labelled], critic: C
             "nothing to train on. Lower min_gap, raise num_problems, or look at the critic (critic.json)"
         )
     rows = add_reference_log_probs(rows, repetition.offline)
-    write_pairs(path, rows)
+    on_main(lambda: write_pairs(path, rows))
     repetition.report("advantages", selection_summary(rows))
 
 

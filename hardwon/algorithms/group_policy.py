@@ -20,18 +20,19 @@ from pydantic import Field, model_validator
 from hardwon.algorithms.group_metrics import Clock, describe, figures
 from hardwon.algorithms.group_recipes import RECIPES, Recipe
 from hardwon.algorithms.group_update import Row, make_rows, update
-from hardwon.checkpoints import load_state, save_state
 from hardwon.config import OptimizerSettings
 from hardwon.data import Group, Problem, State, Verdict
 from hardwon.dynamic_sampling import DynamicSampler, Fill, ProblemStream, keep_all, keep_varied
 from hardwon.evaluate import evaluate_and_record
 from hardwon.functional.objectives import clipped
 from hardwon.functional.reward_shaping import soft_overlong_punishment
+from hardwon.models.parallel import any_rank, divided_like, gathered, shard, world
 from hardwon.models.policy import Policy
 from hardwon.optimization import Optimizer, learning_rate_at
 from hardwon.progress import Display, Interrupt
 from hardwon.rollouts import Reward, outcome_reward, sample_groups, score_reward
 from hardwon.run import Run
+from hardwon.sharded_state import load_state, save_state
 from hardwon.tasks.rows import fingerprint
 from hardwon.workbench import SharedSettings, Workbench, check_prompts, open_workbench
 
@@ -152,9 +153,10 @@ def train(config: Config, run: Run, display: Display) -> Path:
             run.log(iteration, metrics)
             warn_of_short_batch(config, iteration, metrics, display)
             display.update(iteration, figures(metrics))
-            if last or interrupt.requested or iteration % config.checkpoint_every == 0:
+            stop = any_rank(interrupt.requested)
+            if last or stop or iteration % config.checkpoint_every == 0:
                 checkpoint(trainer, run, iteration, metrics.get("eval/mean@1"))
-            if interrupt.requested and not last:
+            if stop and not last:
                 raise KeyboardInterrupt
     trainer.bench.policy.save(run.path / "model")
     return run.path / "model"
@@ -188,6 +190,8 @@ def prepare(config: Config, run: Run) -> tuple[Trainer, int]:
     bench = open_workbench(config, weights=weights, reward=reward_of(config))
     check_prompts(bench.train + bench.held_out, bench.sampler)
     reference = Policy.load(config.model, bench.policy.dtype, config.device) if config.kl_coef else None
+    if reference is not None and world().size > 1:
+        shard(reference, reference.dtype)
     optimizer = Optimizer(bench.policy.model, config)
 
     def draw(problems: list[Problem], iteration: int) -> list[Group]:
@@ -307,7 +311,7 @@ def checkpoint(trainer: Trainer, run: Run, iteration: int, metric: float | None)
         }
         if trainer.config.lora_rank:
             parameters = bench.policy.model.named_parameters()
-            state["adapters"] = {name: p for name, p in parameters if p.requires_grad}
+            state["adapters"] = {name: gathered(p.detach()) for name, p in parameters if p.requires_grad}
         save_state(path / "state", state)
 
     run.checkpoint(iteration, write, metric)
@@ -315,7 +319,7 @@ def checkpoint(trainer: Trainer, run: Run, iteration: int, metric: float | None)
 
 def restore(trainer: Trainer, path: Path) -> None:
     """The reverse of `checkpoint`; ValueError if the problems are not those of the run."""
-    state = load_state(path)
+    state = load_state(path, trainer.bench.policy.device.type)
     if state["problems"] != fingerprint(trainer.bench.train):
         raise ValueError(
             f"data={trainer.config.data!r} has changed since this run began: its order and its carried "
@@ -326,4 +330,5 @@ def restore(trainer: Trainer, path: Path) -> None:
     parameters = dict(trainer.bench.policy.model.named_parameters())
     with torch.no_grad():
         for name, value in state.get("adapters", {}).items():
-            parameters[name].copy_(value)
+            parameters[name].copy_(divided_like(value, parameters[name]))
+    trainer.bench.generator.load_weights(trainer.bench.policy)

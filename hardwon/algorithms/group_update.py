@@ -20,9 +20,10 @@ from hardwon.functional import masked
 from hardwon.functional.advantages import per_token
 from hardwon.functional.amplification import amplify
 from hardwon.functional.objectives import kl_k1, kl_k3, truncated_importance_weights
+from hardwon.models.parallel import all_reduce_sum, gather
 from hardwon.models.policy import Policy
 from hardwon.models.tokens import collate, pad_id
-from hardwon.optimization import Optimizer, accumulate, add_stats, cpu_workers, pack
+from hardwon.optimization import Optimizer, accumulate, add_stats, cpu_workers, pack_share
 
 if TYPE_CHECKING:
     from hardwon.algorithms.group_policy import Config
@@ -119,28 +120,37 @@ def _kl(rows: Sequence[Row], num_groups: int) -> Tensor:
 def batches_of(
     rows: Sequence[Row], policy: Policy, max_tokens: int
 ) -> Iterator[tuple[list[int], TokenBatch]]:
-    """Micro-batches of similar length within the token budget, with the indices of their rows."""
-    for indices in pack([row.length for row in rows], max_tokens):
+    """Micro-batches of similar length within the token budget, with the indices of their rows.
+
+    Of several ranks each has its share; where the others have more batches, it gets empty ones.
+    """
+    for indices in pack_share([row.length for row in rows], max_tokens):
         chosen = [rows[i] for i in indices]
         fields = [(r.prompt_ids, r.response_ids, r.old_log_probs, r.advantages) for r in chosen]
         batch = collate(fields, pad_id(policy.tokenizer))
-        if chosen[0].reference_log_probs is not None:
-            values = torch.from_numpy(np.concatenate([r.reference_log_probs for r in chosen]))
+        if rows[0].reference_log_probs is not None:
+            values = joined([r.reference_log_probs for r in chosen if r.reference_log_probs is not None])
             mask_BT = batch.response_mask_BT.bool()
-            reference_BT = torch.zeros_like(batch.old_log_probs_BT).masked_scatter(mask_BT, values.float())
+            reference_BT = torch.zeros_like(batch.old_log_probs_BT).masked_scatter(mask_BT, values)
             batch = replace(batch, reference_log_probs_BT=reference_BT)
         yield indices, batch
+
+
+def joined(arrays: Sequence[np.ndarray]) -> Tensor:
+    """Values of all rows in one float32 tensor; there may be no rows."""
+    return torch.from_numpy(np.concatenate([np.empty(0, np.float32), *arrays])).float()
 
 
 @torch.no_grad()
 def score(policy: Policy, rows: Sequence[Row], config: Config) -> list[np.ndarray]:
     """Log-probs of every response token under `policy`, a float32 array a row."""
-    out: list[np.ndarray] = [np.empty(0)] * len(rows)
+    out: dict[int, np.ndarray] = {}
     for indices, batch in batches_of(rows, policy, config.micro_batch_tokens):
         log_probs_BT, _ = policy.log_probs(batch, config.sampling)
         for b, index in enumerate(indices):
             out[index] = log_probs_BT[b][batch.response_mask_BT[b].bool()].float().cpu().numpy()
-    return out
+    found = {index: values for part in gather(out) for index, values in part.items()}
+    return [found[i] for i in range(len(rows))]
 
 
 def update(
@@ -153,7 +163,7 @@ def update(
 ) -> dict[str, float]:
     """One optimizer step on `rows`; returns sums over tokens, the token count, loss and gradient norm.
 
-    Denominators are those of the whole step, whatever the micro-batches. A row whose advantages
+    Denominators are those of the whole step, whatever the micro-batches and ranks. A row whose advantages
     are all 0 has no gradient without a KL term: it counts in the denominators and is not computed.
     """
     num_tokens, num_sequences = sum(len(r.response_ids) for r in rows), len(rows)
@@ -164,14 +174,14 @@ def update(
     def part(indices: list[int], batch: TokenBatch) -> tuple[Tensor, dict[str, Tensor]]:
         losses_BT, stats = token_losses(policy, batch, recipe, config)
         if config.mismatch_cap is not None:
-            sampled = torch.from_numpy(np.concatenate([rows[i].sampled_log_probs for i in indices]))
+            sampled = joined([rows[i].sampled_log_probs for i in indices])
             losses_BT = losses_BT * _mismatch_weights(batch, sampled, config.mismatch_cap)
         loss = aggregate(losses_BT, batch.response_mask_BT, recipe, config, num_tokens, num_sequences)
         return loss, {**stats, "loss": loss.detach()}
 
     batches = batches_of(rows, policy, budget(rows, config.micro_batch_tokens, workers))
     parts = [partial(part, *batch) for batch in batches]
-    totals = add_stats(accumulate(optimizer.parameters, parts, workers))
+    totals = all_reduce_sum(add_stats(accumulate(optimizer.parameters, parts, workers)))
     return {
         "loss": 0.0,
         **totals,
@@ -189,7 +199,7 @@ def budget(rows: Sequence[Row], max_tokens: int, workers: int) -> int:
 def _mismatch_weights(batch: TokenBatch, sampled: Tensor, cap: float) -> Tensor:
     """min(pi_trainer / pi_generator, cap) a token: what the generator's log-probs differ by."""
     mask_BT = batch.response_mask_BT.bool()
-    sampled_BT = torch.zeros_like(batch.old_log_probs_BT).masked_scatter(mask_BT, sampled.float())
+    sampled_BT = torch.zeros_like(batch.old_log_probs_BT).masked_scatter(mask_BT, sampled)
     return truncated_importance_weights(batch.old_log_probs_BT, sampled_BT, cap=cap)
 
 

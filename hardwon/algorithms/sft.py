@@ -14,6 +14,7 @@ from pydantic import Field
 
 from hardwon.fitting import Fit
 from hardwon.functional.masked import token_mean
+from hardwon.models.parallel import all_reduce_sum
 from hardwon.models.tokens import pad_id
 from hardwon.offline import Offline, OfflineSettings, open_offline
 from hardwon.optimization import Optimizer
@@ -108,7 +109,8 @@ def sft_fit(spans: Sequence[Span], offline: Offline, batch_size: int) -> Fit:
             loss.backward()
             total += float(loss.detach())
         norm = optimizer.step(learning_rate)
-        return {"loss": total, "tokens": float(num_tokens), "grad_norm": norm, "learning_rate": learning_rate}
+        metrics = {"tokens": float(num_tokens), "grad_norm": norm, "learning_rate": learning_rate}
+        return all_reduce_sum({"loss": total}) | metrics
 
     return Fit(
         "sft",

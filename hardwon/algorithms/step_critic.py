@@ -25,8 +25,9 @@ from hardwon.data import Problem, State
 from hardwon.fitting import Fit, Validation
 from hardwon.functional.objectives import critic_loss
 from hardwon.models.critic import Critic
+from hardwon.models.parallel import add_up, all_reduce_sum
 from hardwon.models.policy import Policy
-from hardwon.optimization import Optimizer, pack
+from hardwon.optimization import Optimizer, pack_share
 from hardwon.step_formats import JudgedSolution, from_math_shepherd, from_trl, read_parquet
 from hardwon.steps import StepSplitter
 
@@ -59,11 +60,14 @@ class CriticModel:
     max_tokens: int
 
     def logits(self, sequences: Sequence[Sequence[int]]) -> Iterable[tuple[list[int], Tensor]]:
-        """Micro-batches: indices of the sequences, and their logits."""
-        for indices in pack([len(ids) for ids in sequences], self.max_tokens):
+        """Micro-batches: indices of the sequences, and their logits. Of several ranks each has its share.
+
+        Where the others have more batches, a rank gets no logits, but a gradient path: it takes part.
+        """
+        for indices in pack_share([len(ids) for ids in sequences], self.max_tokens):
             with self.autocast():
-                logits_B = self.critic.logits([sequences[i] for i in indices])
-            yield indices, logits_B.float()
+                logits_B = self.critic.logits([sequences[i] for i in indices or [0]])
+            yield indices, logits_B.float()[: len(indices)]
 
     @torch.no_grad()
     def values(self, sequences: Sequence[Sequence[int]]) -> Tensor:
@@ -71,7 +75,7 @@ class CriticModel:
         out = torch.zeros(len(sequences))
         for indices, logits_B in self.logits(sequences):
             out[indices] = logits_B.sigmoid().cpu()
-        return out
+        return add_up(out)
 
     def values_of(self, states: Sequence[State], encode: Encode) -> Tensor:
         return self.values([encode(state.problem) + state.prefix_ids for state in states])
@@ -126,7 +130,7 @@ def accumulate(model: CriticModel, examples: Sequence[Example]) -> dict[str, flo
         loss = losses_B.sum() / len(examples)
         loss.backward()
         total += float(loss.detach())
-    return {"loss": total, "tokens": float(sum(len(e.ids) for e in examples))}
+    return all_reduce_sum({"loss": total}) | {"tokens": float(sum(len(e.ids) for e in examples))}
 
 
 def report(

@@ -17,6 +17,7 @@ from torch import Tensor
 from hardwon.data import Sampling
 from hardwon.fitting import Fit
 from hardwon.functional.objectives import direct_advantage
+from hardwon.models.parallel import add_up, all_reduce_sum
 from hardwon.models.policy import Policy
 from hardwon.models.tokens import pad_id
 from hardwon.offline import Offline
@@ -108,9 +109,8 @@ def accumulate(
         log_ratio_B = ((log_probs_BT.detach() - reference_BT) * mask_BT).sum(dim=1)
         log_ratios[indices] = log_ratio_B.float().cpu()
     tokens = sum(len(span.response_ids) for span in spans)
-    return {"loss": total, "tokens": float(tokens), "pairs": float(len(spans))} | pair_metrics(
-        log_ratios, advantages / beta
-    )
+    metrics = all_reduce_sum({"loss": total}) | {"tokens": float(tokens), "pairs": float(len(spans))}
+    return metrics | pair_metrics(add_up(log_ratios), advantages / beta)
 
 
 def pair_metrics(log_ratios_B: Tensor, targets_B: Tensor) -> dict[str, float]:

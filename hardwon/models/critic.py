@@ -15,6 +15,7 @@ from torch.nn.functional import linear
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedTokenizerBase
 
 from hardwon.models import lora
+from hardwon.models.parallel import gathered_weights, world
 from hardwon.models.paths import from_pretrained
 from hardwon.models.policy import Policy, resolve_device
 from hardwon.models.tokens import load_tokenizer, pad_id
@@ -71,9 +72,11 @@ class Critic:
         return cls(classifier.to(policy.device), policy.tokenizer)
 
     def save(self, path: str | Path) -> None:
-        """Write model, head and tokenizer in the Hugging Face format (safetensors)."""
-        self.model.save_pretrained(path)
-        self.tokenizer.save_pretrained(path)
+        """Write model, head and tokenizer in the Hugging Face format (safetensors); see `Policy.save`."""
+        weights = gathered_weights(self.model)
+        if world().is_main:
+            self.model.save_pretrained(path, state_dict=weights)
+            self.tokenizer.save_pretrained(path)
 
     @property
     def device(self) -> torch.device:
@@ -91,10 +94,13 @@ class Critic:
         ids_BL = torch.full((len(states), int(lengths.max())), self.pad_id)
         for row, state in zip(ids_BL, states, strict=True):
             row[: len(state)] = torch.as_tensor(state)
-        hidden_BLH = self.model.base_model(input_ids=ids_BL.to(self.device), use_cache=False)[0]
-        rows = torch.arange(len(states), device=self.device)
-        last_BH = hidden_BLH[rows, lengths.to(self.device) - 1]
-        return linear(last_BH, _head(self.model)).squeeze(1)
+        return self.score(ids_BL.to(self.device), lengths.to(self.device))
+
+    def score(self, ids_BL: Tensor, lengths_B: Tensor) -> Tensor:
+        """`logits_B` after the first `lengths_B` tokens of each row."""
+        hidden_BLH = self.model.base_model(input_ids=ids_BL, use_cache=False)[0]
+        rows = torch.arange(len(ids_BL), device=ids_BL.device)
+        return linear(hidden_BLH[rows, lengths_B - 1], _head(self.model)).squeeze(1)
 
     def values(self, states: Sequence[Sequence[int]]) -> Tensor:
         """`values_B` in (0, 1): the estimated chance of success from each state."""

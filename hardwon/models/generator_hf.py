@@ -11,6 +11,7 @@ import torch
 from hardwon.data import Request, Sample, Sampling
 from hardwon.models.decoding import Decoder, Drawn, Entry, check_supported, collect
 from hardwon.models.kv_cache import RowCache
+from hardwon.models.parallel import copy_trained, is_sharded
 from hardwon.models.policy import Policy
 
 KEEP_BYTES = 2**28  # a larger key/value cache is given back after each call
@@ -32,10 +33,17 @@ class HFGenerator:
         self.max_batch_rows, self.kv_gib = max_batch_rows, kv_gib
         self.workers = workers or (torch.get_num_threads() if policy.device.type == "cpu" else 1)
         self.kept: list[RowCache | None] = []
+        self.policy = policy
         self.load_weights(policy)
 
     def load_weights(self, policy: Policy) -> None:
-        """Sample from `policy`: nothing is copied, its module is used as it is at each call."""
+        """Sample from `policy`: nothing is copied, its module is used as it is at each call.
+
+        But a policy in shards is copied into the whole one that this generator samples with.
+        """
+        if is_sharded(policy):
+            copy_trained(policy, self.policy)
+            return
         check_supported(policy)
         self.policy = policy
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from hardwon.models.parallel import gathered, gathered_weights, world
+
 
 def has_adapters(model: Any) -> bool:
     return hasattr(model, "peft_config") and hasattr(model, "get_base_model")
@@ -31,22 +33,29 @@ def save_merged(model: Any, path: Path) -> None:
 
     Merging and unmerging in place would leave rounding in the weights that train on.
     """
-    model.get_base_model().save_pretrained(path, state_dict=merged_state_dict(model))
-    model.save_pretrained(path / "adapter")
+    merged, adapted = merged_state_dict(model), gathered_weights(model)
+    if world().is_main:
+        model.get_base_model().save_pretrained(path, state_dict=merged)
+        model.save_pretrained(path / "adapter", state_dict=adapted)
 
 
 @torch.no_grad()
 def merged_state_dict(model: Any) -> dict[str, torch.Tensor]:
-    """Weights of the model without adapters that computes what `model` computes with them."""
+    """Weights of the model without adapters that computes what `model` computes with them.
+
+    With several ranks all must call, and rank 0 alone gets them.
+    """
     from peft.tuners.lora import LoraLayer
 
     base = model.get_base_model()
     merged: dict[str, torch.Tensor] = {}
-    for name, tensor in base.state_dict().items():
+    for name, tensor in gathered_weights(base).items():
         if ".lora_" not in name:
             merged[name.replace(".base_layer.", ".")] = tensor
     adapted: list[tuple[str, Any]] = [(n, m) for n, m in base.named_modules() if isinstance(m, LoraLayer)]
     for name, module in adapted:
-        delta = sum(module.get_delta_weight(adapter) for adapter in module.active_adapters)
-        merged[f"{name}.weight"] = merged[f"{name}.weight"] + delta
+        delta = sum(gathered(module.get_delta_weight(adapter)) for adapter in module.active_adapters)
+        if merged:
+            weight = merged[f"{name}.weight"]
+            merged[f"{name}.weight"] = weight + torch.as_tensor(delta, device=weight.device)
     return merged

@@ -18,7 +18,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from hardwon.data import Sampling, TokenBatch
 from hardwon.functional.log_probs import token_log_probs
-from hardwon.models import lora
+from hardwon.models import lora, parallel
 from hardwon.models.paths import from_pretrained
 from hardwon.models.tokens import eos_ids, load_tokenizer
 
@@ -70,13 +70,17 @@ class Policy:
         """Write model and tokenizer in the Hugging Face format (safetensors).
 
         With LoRA the weights are written with the adapters merged in, so that any reader of the
-        format can use them, and the adapters alone in `adapter/` beside them.
+        format can use them, and the adapters alone in `adapter/` beside them. Of several ranks, which
+        must all call, the first one writes.
         """
         if lora.has_adapters(self.model):
             lora.save_merged(self.model, Path(path))
         else:
-            self.causal_lm.save_pretrained(path)
-        self.tokenizer.save_pretrained(path)
+            weights = parallel.gathered_weights(self.causal_lm)
+            if parallel.world().is_main:
+                self.causal_lm.save_pretrained(path, state_dict=weights)
+        if parallel.world().is_main:
+            self.tokenizer.save_pretrained(path)
 
     @property
     def causal_lm(self) -> Any:
@@ -110,29 +114,36 @@ class Policy:
 
         They are those of the sampling distribution (temperature, top-k, top-p), so that on-policy the
         ratio to the sampled log-probs is 1. Only log_probs carry a gradient. Hidden states are
-        computed once for the whole batch, logits for response tokens alone and in chunks.
+        computed once for the whole batch, logits for response tokens alone and in chunks. Without rows
+        (a rank that only takes part in the others' batch) the result is empty, with a gradient path.
         """
         mask_BT = batch.response_mask_BT.to(self.device).bool()
         length = max(int(batch.attention_mask_BL.any(dim=0).sum()), 1)  # trailing columns may be all padding
         ids_BL = batch.input_ids_BL[:, :length].to(self.device)
         selected_BT = mask_BT[:, : length - 1]
+        if not len(ids_BL):  # one token whose prediction is not asked for
+            ids_BL, selected_BT = ids_BL.new_zeros(1, 1), selected_BT.new_zeros(1, 0)
         # Padding is on the right and attention is causal, so no response token sees it: without a
         # mask the fastest attention kernels apply, and the result is the same.
         with self.autocast(), _checkpointed(self.causal_lm):
-            hidden_BLH = self.causal_lm.base_model(input_ids=ids_BL, use_cache=False)[0]
-            weight_VH, bias_V = self.head()
-            log_probs_N, entropy_N = token_log_probs(
-                hidden_BLH[:, :-1][selected_BT],
-                weight_VH,
-                bias_V,
-                ids_BL[:, 1:][selected_BT],
-                temperature=sampling.temperature,
-                top_k=sampling.top_k,
-                top_p=sampling.top_p,
-            )
+            log_probs_N, entropy_N = self.score(ids_BL, selected_BT, sampling)
         log_probs_BT = log_probs_N.new_zeros(mask_BT.shape).masked_scatter(mask_BT, log_probs_N)
         entropy_BT = entropy_N.new_zeros(mask_BT.shape).masked_scatter(mask_BT, entropy_N)
         return log_probs_BT, entropy_BT
+
+    def score(self, ids_BL: Tensor, selected_BT: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+        """`(log_probs_N, entropy_N)` of the selected tokens, column t judging token t+1 of the input."""
+        hidden_BLH = self.causal_lm.base_model(input_ids=ids_BL, use_cache=False)[0]
+        weight_VH, bias_V = self.head()
+        return token_log_probs(
+            hidden_BLH[:, :-1][selected_BT],
+            weight_VH,
+            bias_V,
+            ids_BL[:, 1:][selected_BT],
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+        )
 
 
 def resolve_device(device: str) -> torch.device:
