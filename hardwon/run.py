@@ -35,7 +35,7 @@ import pyarrow.parquet as pq
 from hardwon import checkpoints
 from hardwon.checkpoints import Checkpoint, fsync, saving, write_atomic
 from hardwon.data import Group
-from hardwon.models.parallel import barrier, broadcast, world
+from hardwon.models.parallel import barrier, broadcast, on_main, world
 from hardwon.records import (
     CONFIG,
     METRICS,
@@ -218,6 +218,20 @@ class Run:
         self._latest = broadcast(checkpoints.write_checkpoint(folder, iteration, write_together, metric))
         checkpoints.prune_checkpoints(folder, self._keep_last)
         return self._latest
+
+    def publish(self, source: Path) -> Path:
+        """Copies a saved model to `model/`, where it is whole or not there at all; returns that path."""
+        target, temporary = self.path / "model", self.path / ".model.partial"
+
+        def copy() -> None:
+            with saving("the trained model", target):
+                shutil.rmtree(temporary, ignore_errors=True)
+                shutil.copytree(source, temporary)
+                shutil.rmtree(target, ignore_errors=True)
+                os.rename(temporary, target)
+
+        on_main(copy)
+        return target
 
     def latest_checkpoint(self) -> Checkpoint | None:
         """The newest whole checkpoint, verified when the run was opened; None in a new run."""

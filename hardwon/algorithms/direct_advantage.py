@@ -14,7 +14,6 @@ reference, the critic and the policy continue.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -154,9 +153,7 @@ def train(config: Config, run: Run, display: Display) -> Path:
             repeat(open_repetition(config, run, display, number))
     display.begin("plots", 1)
     on_main(lambda: write_step_plots(run.path))
-    trained = stage_folder(run.path, config.iterations) / "policy"
-    on_main(lambda: shutil.copytree(trained, run.path / "model", dirs_exist_ok=True))
-    return run.path / "model"
+    return run.publish(stage_folder(run.path, config.iterations) / "policy")
 
 
 def repeat(repetition: Repetition) -> None:

@@ -158,8 +158,9 @@ def train(config: Config, run: Run, display: Display) -> Path:
                 checkpoint(trainer, run, iteration, metrics.get("eval/mean@1"))
             if stop and not last:
                 raise KeyboardInterrupt
-    trainer.bench.policy.save(run.path / "model")
-    return run.path / "model"
+    finished = run.latest_checkpoint()
+    assert finished is not None, "the last iteration writes a checkpoint"
+    return run.publish(finished.path / "model")
 
 
 def iterate(trainer: Trainer, run: Run, iteration: int) -> dict[str, float]:

@@ -123,8 +123,9 @@ def train(config: Config, run: Run, display: Display) -> Path:
                 checkpoint(trainer, run, iteration)
             if interrupt.requested and not last:
                 raise KeyboardInterrupt
-    trainer.bench.policy.save(run.path / "model")
-    return run.path / "model"
+    finished = run.latest_checkpoint()
+    assert finished is not None, "the last iteration writes a checkpoint"
+    return run.publish(finished.path / "model")
 
 
 def prepare(config: Config, run: Run) -> tuple[Trainer, int]:
