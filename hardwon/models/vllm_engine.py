@@ -97,8 +97,8 @@ def check_device(policy: Policy) -> None:
         processes = torch.distributed.get_world_size()
         if processes > 1:
             raise ValueError(
-                f"generator=vllm runs in one process and this job has {processes}: start a server and give "
-                "its URL as vllm_server, or use generator=hf"
+                f"generator=vllm samples for one process, and there are {processes}: use generator=hf, or "
+                "start without torchrun"
             )
     if policy.device.type == "cuda" and policy.device.index not in (None, 0):
         raise ValueError(
