@@ -12,6 +12,7 @@ from hardwon import memory
 from hardwon.data import Problem
 from hardwon.models.tokens import encode_prompt, eos_ids, load_tokenizer
 from hardwon.tasks import Task
+from hardwon.verifiers.sandbox_probe import layers
 from hardwon.workbench import SharedSettings, open_task, resolve_dtype
 
 # Gold answers that are verified, at most (ours).
@@ -44,6 +45,8 @@ def check(config: SharedSettings, *, device_gib: float | None = None) -> Iterato
     finally:
         if task is not None:
             task.close()
+    if config.task == "code":
+        yield from _guard("sandbox", check_sandbox)
     yield from _guard("memory", lambda: check_memory(config, device_gib))
     yield from _guard("disk", lambda: check_disk(config))
 
@@ -75,6 +78,16 @@ def check_gold(task: Task, problems: list[Problem]) -> Iterator[Finding]:
         )
     else:
         yield Finding("ok", "gold answers", f"{len(chosen)} of {len(chosen)} earn full reward")
+
+
+def check_sandbox() -> Iterator[Finding]:
+    """The layers of isolation that hold here; the strongest one is used."""
+    found = layers()
+    for layer in found:
+        text = f"layer {layer.name} " + ("holds" if layer.holds else f"does not hold: {layer.reason}")
+        yield Finding("ok" if layer.holds else "warning", "sandbox", text)
+    if not any(layer.holds for layer in found):
+        yield Finding("error", "sandbox", "no layer holds: programs that a model wrote will not be run")
 
 
 def check_tokens(config: SharedSettings, problems: list[Problem]) -> Iterator[Finding]:
