@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 from hardwon.algorithms import find, resolve
@@ -23,6 +24,14 @@ SMALL = {
     "eval_samples": 1,
     "task_options": {"train_size": 64},
 }
+
+
+@pytest.fixture(autouse=True)
+def same_threads() -> Iterator[None]:
+    """Bits depend on how many threads share a sum, so no test leaves another number behind."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture

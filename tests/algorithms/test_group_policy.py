@@ -98,7 +98,6 @@ def test_micro_batches_do_not_change_the_gradient(tmp_path, algorithm):
                 [p.grad.clone() for p in trainer.optimizer.parameters] + [torch.tensor(step["loss"])]
             )
             trainer.optimizer.adamw.zero_grad()
-    torch.set_num_threads(1)
     for other in gradients[1:]:
         for a, b in zip(gradients[0], other, strict=True):
             assert torch.allclose(a, b, atol=1e-6, rtol=1e-4)

@@ -146,7 +146,7 @@ def refused(*given):
 
 def test_a_changed_setting_is_refused_by_name(undisturbed):
     message = refused("--resume", str(undisturbed), "learning_rate=1e-3")
-    assert "learning_rate was 0.0002 and is now 0.001" in message
+    assert "learning_rate was 0.0001 and is now 0.001" in message
 
 
 def test_changed_data_is_refused(tmp_path):
