@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from hardwon import memory
 from hardwon.data import Problem
+from hardwon.models.generator_hf import CACHE_SHARE, CPU_CACHE_GIB
 from hardwon.models.tokens import encode_prompt, eos_ids, load_tokenizer
 from hardwon.tasks import Task
 from hardwon.verifiers.sandbox_probe import layers
@@ -112,11 +113,16 @@ def check_tokens(config: SharedSettings, problems: list[Problem]) -> Iterator[Fi
 
 
 def check_memory(config: SharedSettings, device_gib: float | None) -> Iterator[Finding]:
+    available = device_gib or memory.available_gib(config.device)
     bytes_per_element = 2 if resolve_dtype(config) == "bfloat16" or device_gib else 4
+    limit = CACHE_SHARE * available if bytes_per_element == 2 else CPU_CACHE_GIB
     parts = memory.estimate(
-        memory.load_shape(config.model), config, bytes_per_element=bytes_per_element, kv_limit_gib=4.0
+        memory.load_shape(config.model),
+        config,
+        bytes_per_element=bytes_per_element,
+        kv_limit_gib=limit,
     )
-    total, available = sum(parts.values()), device_gib or memory.available_gib(config.device)
+    total = sum(parts.values())
     listed = ", ".join(f"{name} {gib:.1f}" for name, gib in parts.items() if gib >= 0.05)
     text = f"about {total:.1f} GiB of {available:.1f}" + (f" ({listed})" if listed else "")
     if total > available:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
 from hardwon.config import non_default, parse_words, read_yaml
+
+if TYPE_CHECKING:
+    from hardwon.run import Run
+    from hardwon.workbench import SharedSettings
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"
@@ -44,11 +49,12 @@ def train(
     """Post-train a model: `hardwon train da3po model=Qwen/Qwen3-4B-Base task=math data=problems.parquet`."""
     from hardwon.algorithms import find, resolve
     from hardwon.models.parallel import processes
-    from hardwon.progress import Display
-    from hardwon.records import read_config
+    from hardwon.records import METRICS, read_config
     from hardwon.run import Run, open_together
 
     words = list(settings or [])
+    if resume is not None and config is not None:
+        raise ValueError(f"--config {config}: a run is resumed with its own settings; leave --config out")
     if resume is not None:
         words = [algorithm, *words] if algorithm else words
         stored = read_config(resume)
@@ -74,16 +80,32 @@ def train(
     with processes(resolved.device) as world:
         console.quiet = not world.is_main
         find(resolved.algorithm).check_processes(world.size)
-        with open_together(open_run) as run:
-            print_settings(resolved, run.path)
-            with Display(resolved.iterations, title=resolved.algorithm, console=console) as display:
-                try:
-                    model = find(resolved.algorithm).train(resolved, run, display)
-                except KeyboardInterrupt:
-                    display.print(f"Stopped. Go on with:  {launcher(world.size)} train --resume {run.path}")
-                    raise SystemExit(130) from None
+        ours = False  # a directory that was refused is somebody else's
+        try:
+            with open_together(open_run) as run:
+                ours = resume is None and world.is_main
+                model = train_in(run, resolved, world.size)
+        except (ValueError, ImportError):
+            # Settings that turned out wrong once the data or the model was there: nothing ran.
+            if ours and not (path / METRICS).stat().st_size:
+                shutil.rmtree(path)
+            raise
         if world.is_main:
-            finish(run.path, model)
+            finish(path, model)
+
+
+def train_in(run: Run, resolved: SharedSettings, num_processes: int) -> Path:
+    """Train in an open run directory; returns the trained model's directory."""
+    from hardwon.algorithms import find
+    from hardwon.progress import Display
+
+    print_settings(resolved, run.path)
+    with Display(resolved.iterations, title=resolved.algorithm, console=console) as display:
+        try:
+            return find(resolved.algorithm).train(resolved, run, display)
+        except KeyboardInterrupt:
+            display.print(f"Stopped. Go on with:  {launcher(num_processes)} train --resume {run.path}")
+            raise SystemExit(130) from None
 
 
 def launcher(processes: int) -> str:
@@ -168,6 +190,9 @@ def show(
     steps: Annotated[bool, typer.Option("--steps", help="solutions with the value of each step")] = False,
 ) -> None:
     """Read rollouts: prompt, response, verdict, reward and advantage."""
+    from hardwon.records import read_config
+
+    read_config(run)  # a directory that is no run says so
     if steps:
         from hardwon.show_steps import show_steps
 

@@ -38,7 +38,11 @@ def evaluate_command(model: str, given: Mapping[str, Any], out: Path | None, con
     if is_run:
         stored = read_config(model)
         layers.append({k: v for k, v in stored.items() if k in SharedSettings.model_fields and k != "run"})
-    config = build(SharedSettings, *layers, {"model": str(trained_model(model)) if is_run else model}, given)
+        # A trained model is written with its adapters merged in.
+        layers.append({"lora_rank": 0, "model": str(trained_model(model))})
+    else:
+        layers.append({"model": model})
+    config = build(SharedSettings, *layers, given)
     bench = open_workbench(config)
     try:
         evaluations = evaluate_both(bench, config, console)
@@ -51,12 +55,11 @@ def evaluate_command(model: str, given: Mapping[str, Any], out: Path | None, con
 
 
 def trained_model(run: str | Path) -> Path:
-    """The directory of a run's trained model, or of its newest checkpoint's while it is not finished."""
-    final = Path(run) / "model"
-    candidates = [final, *sorted(Path(run).glob("checkpoints/iteration-*/model"), reverse=True)]
-    for path in candidates:
-        if path.is_dir():
-            return path
+    """A run's trained model, or that of a newer checkpoint if the run goes on or is not finished."""
+    candidates = [Path(run) / "model", *sorted(Path(run).glob("checkpoints/iteration-*/model"), reverse=True)]
+    written = {path: (path / "config.json").stat().st_mtime for path in candidates if path.is_dir()}
+    if written:
+        return max(written, key=lambda path: written[path])
     raise ValueError(f"{run} has no trained model yet: it was stopped before its first checkpoint")
 
 

@@ -143,7 +143,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         raise ValueError(
             f"config file {str(path)!r} must hold `key: value` lines, not a {type(value).__name__}"
         )
-    return {str(k): _parse_value(str(k), v) if isinstance(v, str) else v for k, v in value.items()}
+    return {str(k): v for k, v in value.items()}
 
 
 def build(kind: type[C], *layers: Mapping[str, Any]) -> C:

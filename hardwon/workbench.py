@@ -77,12 +77,13 @@ def open_workbench(
         max_new_tokens=config.max_new_tokens,
     )
     # A problem comes back in every epoch and every evaluation; its template is rendered once.
-    prompts: dict[str, tuple[int, ...]] = {}
+    prompts: dict[tuple[str, str], tuple[int, ...]] = {}
 
     def encode_once(problem: Problem) -> tuple[int, ...]:
-        if problem.id not in prompts:
-            prompts[problem.id] = encode(problem)
-        return prompts[problem.id]
+        key = (problem.id, repr(problem.prompt))  # the two splits may use the same ids
+        if key not in prompts:
+            prompts[key] = encode(problem)
+        return prompts[key]
 
     sampler = Sampler(generator, task, policy.tokenizer, encode_once, config.seed, reward)
     return Workbench(policy, task, generator, sampler, train, held_out)

@@ -105,7 +105,17 @@ def test_a_config_file_that_is_not_there(tmp_path):
 
 def test_scientific_numbers_in_a_file_are_numbers(tmp_path):
     (tmp_path / "c.yaml").write_text("learning_rate: 1e-6\n")
-    assert read_yaml(tmp_path / "c.yaml") == {"learning_rate": 1e-6}
+    assert resolve("da3po", read_yaml(tmp_path / "c.yaml")).learning_rate == 1e-6
+
+
+def test_text_in_a_file_stays_text(tmp_path):
+    (tmp_path / "c.yaml").write_text('system_prompt: "Answer: step by step"\nrun: "123"\n')
+    assert read_yaml(tmp_path / "c.yaml") == {"system_prompt": "Answer: step by step", "run": "123"}
+
+
+def test_amplification_needs_one_advantage_a_response():
+    with pytest.raises(ValueError, match=r"amplification=daa: reinforce_pp has its KL in the reward"):
+        resolve("reinforce_pp", {"amplification": "daa"})
 
 
 def test_every_algorithm_resolves():

@@ -35,7 +35,7 @@ def describe(
     ones alone they would sit near one half whatever the policy does.
     """
     return {
-        **sampled_metrics(fill.sampled or list(groups)),
+        **sampled_metrics(fill.sampled or fill.groups),
         **fill.metrics,
         "groups_trained": float(len(groups)),
         **update_metrics(steps),

@@ -95,6 +95,11 @@ class Config(SharedSettings, OptimizerSettings):
                 f"updates_per_iteration={updates} does not divide prompts_per_iteration={prompts}; "
                 f"the nearest valid choice is {near}"
             )
+        if RECIPES[self.algorithm].kl_in_reward and self.kl_coef and self.amplification != "none":
+            raise ValueError(
+                f"amplification={self.amplification}: {self.algorithm} has its KL in the reward and so an "
+                "advantage a token, which amplification does not cover; set kl_coef=0 or amplification=none"
+            )
         if self.dual_clip and RECIPES[self.algorithm].objective is not clipped:
             raise ValueError(f"dual_clip={self.dual_clip}: {self.algorithm} has no clipped loss to cap")
         if self.overlong == "punish" and self.overlong_buffer > self.max_new_tokens:
@@ -144,6 +149,7 @@ def train(config: Config, run: Run, display: Display) -> Path:
     evaluate = partial(evaluate_and_record, trainer.bench, run, config)
     if start == 1:
         run.log(0, evaluate(0))
+    display.begin(config.algorithm, config.iterations, start - 1)
     with Interrupt(display) as interrupt:
         for iteration in range(start, config.iterations + 1):
             metrics = iterate(trainer, run, iteration)

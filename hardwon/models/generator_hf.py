@@ -17,20 +17,30 @@ from hardwon.models.policy import Policy
 KEEP_BYTES = 2**28  # a larger key/value cache is given back after each call
 
 
+# Of a GPU's memory that is free when a run begins; the rest is for the update (ours).
+CACHE_SHARE = 0.4
+CPU_CACHE_GIB = 4.0
+
+
 class HFGenerator:
     """Samples with the policy's own module, so that new weights are there at once.
 
     `max_batch_rows` responses grow at the same time, at most, and their keys and values take at
-    most `kv_gib` GiB. On the CPU the rows are split over `workers` threads of one core each
-    (default: as many as torch may use). Neither setting changes what is sampled.
+    most `kv_gib` GiB (default: `default_cache_gib`). On the CPU the rows are split over `workers` threads
+    of one core each (default: as many as torch may use). Neither setting changes what is sampled.
     """
 
     def __init__(
-        self, policy: Policy, max_batch_rows: int = 512, kv_gib: float = 4.0, workers: int | None = None
+        self,
+        policy: Policy,
+        max_batch_rows: int = 512,
+        kv_gib: float | None = None,
+        workers: int | None = None,
     ) -> None:
         if max_batch_rows < 1:
             raise ValueError(f"max_batch_rows={max_batch_rows} must be at least 1")
-        self.max_batch_rows, self.kv_gib = max_batch_rows, kv_gib
+        self.max_batch_rows = max_batch_rows
+        self.kv_gib = kv_gib or default_cache_gib(policy.device.type)
         self.workers = workers or (torch.get_num_threads() if policy.device.type == "cpu" else 1)
         self.kept: list[RowCache | None] = []
         self.policy = policy
@@ -110,9 +120,16 @@ class HFGenerator:
         if fit < 1:
             needed = bytes_a_token * columns / 2**30
             raise ValueError(
-                f"kv_gib={self.kv_gib} holds no response of {columns} tokens: it takes {needed:.2f}"
+                f"the key/value cache may take {self.kv_gib:.2f} GiB here and one response of {columns} "
+                f"tokens takes {needed:.2f}: lower max_new_tokens"
             )
         return min(fit, self.max_batch_rows)
+
+
+def default_cache_gib(device: str) -> float:
+    """On a GPU a share of what is free. On the CPU a constant: how many rows fit must not depend on the
+    neighbours, since the last bits of a log-prob depend on how many rows are computed together."""
+    return CACHE_SHARE * float(torch.cuda.mem_get_info()[0]) / 2**30 if device == "cuda" else CPU_CACHE_GIB
 
 
 def plan(requests: Sequence[Request], max_rows: int) -> list[Entry]:

@@ -59,11 +59,11 @@ def _neighbour(path: Path) -> str:
 
 def _read_jsonl(path: Path) -> list[Row]:
     rows: list[Row] = []
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
                 try:
-                    rows.append((number, json.loads(line)))
+                    rows.append((number, json.loads(line.decode("utf-8"))))
                 except (ValueError, RecursionError) as error:
                     raise ValueError(f"{path}, row {number}: not JSON{_json_fault(error)}") from error
     return rows

@@ -146,3 +146,10 @@ def test_fingerprint_sees_every_change():
     others = [Problem("2", "p", "1", {"level": 2}), Problem("1", "q", "1", {"level": 2}),
               Problem("1", "p", "2", {"level": 2}), Problem("1", "p", "1", {"level": 3})]  # fmt: skip
     assert len({fingerprint([other]) for other in others} | {fingerprint(base), fingerprint(base * 2)}) == 6
+
+
+def test_a_file_that_is_no_text_names_its_row(tmp_path):
+    path = tmp_path / "noise.jsonl"
+    path.write_bytes(b'{"prompt": "1+1", "answer": "2"}\n\x87\xff\n')
+    with pytest.raises(ValueError, match=r"noise\.jsonl, row 2: not JSON"):
+        load_problems(str(path))
