@@ -88,7 +88,7 @@ class RunSettings(Settings):
 class EvaluationSettings(Settings):
     eval_every: int = Field(50, ge=0, description="iterations; 0: only before and after (ours)")
     eval_problems: int = Field(500, gt=0, description="held-out problems (ours)")
-    eval_samples: int = Field(4, gt=0, description="responses a problem at temperature 1 (ours)")
+    eval_samples: int = Field(4, gt=0, description="responses a problem, sampled as in training (ours)")
 
 
 def parse_words(words: Sequence[str]) -> dict[str, Any]:
