@@ -259,3 +259,15 @@ def test_verifier_errors_take_no_part(tmp_path):
     expected = [math.sqrt(2), -math.sqrt(0.5), 0.0, -math.sqrt(0.5)]
     assert advantages_PG[0].tolist() == pytest.approx(expected)
     assert len(rows[0]) == 3
+
+
+@pytest.mark.parametrize("dataset", ["chain_sum", "coin_flip", "simple_equations"])
+def test_reasoning_gym_data_sets_train(train, dataset):
+    """The embedded model knows no words and solves none: the run says so, counts it, and ends well."""
+    pytest.importorskip("reasoning_gym")
+    small = {"max_prompt_tokens": 900, "max_new_tokens": 8, "overlong_buffer": 2, "max_rounds": 1}
+    options = {"train_size": 20, "test_size": 8}
+    path = train("da3po", task=f"reasoning_gym:{dataset}", task_options=options, iterations=1, **small)
+    (m,) = read_metrics(path)
+    assert m["tokens_sampled"] > 0
+    assert m["verifier/errors"] == 0
