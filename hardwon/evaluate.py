@@ -275,6 +275,8 @@ def check_same_problems(evaluations: Sequence[Evaluation]) -> None:
             raise ValueError("the problems have the same ids but other prompts or answers")
         if (first.sampling.temperature == 0) != (other.sampling.temperature == 0):
             raise ValueError("one evaluation is greedy and the other sampled: compare like with like")
+        if first.sampling != other.sampling:
+            raise ValueError(f"evaluations sampled in two ways: {first.sampling} and {other.sampling}")
 
 
 def stored_evaluations(run_path: str | Path, name: str) -> dict[int, Path]:
