@@ -81,7 +81,7 @@ def undisturbed(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("iteration", [2, 5, 8])
+@pytest.mark.parametrize("iteration", [2, 7])
 def test_kill_9_and_resume_is_exact(undisturbed, tmp_path, iteration):
     path = tmp_path / "run"
     process = subprocess.Popen(
