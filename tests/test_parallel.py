@@ -197,6 +197,7 @@ def test_a_run_of_two_processes_is_that_of_one(undisturbed, tmp_path):
     assert_near_models(tmp_path / "run", undisturbed)
 
 
+@pytest.mark.slow
 def test_a_killed_rank_ends_the_job_and_resume_is_exact(undisturbed, tmp_path):
     path = tmp_path / "run"
     done = torchrun(2, parallel_worker.__file__, "die", path)
