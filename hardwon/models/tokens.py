@@ -134,15 +134,6 @@ def pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
     return next(i for i in candidates if i is not None)
 
 
-def check_prompt_length(prompt_ids: Sequence[int], context_length: int, problem_id: str) -> None:
-    """ValueError if the context has no room for the prompt and at least one new token."""
-    if len(prompt_ids) >= context_length:
-        raise ValueError(
-            f"problem {problem_id}: the prompt has {len(prompt_ids)} tokens, but the model's context holds "
-            f"{context_length} and a response needs at least 1: drop it or shorten it to {context_length - 1}"
-        )
-
-
 Values = Sequence[int] | Sequence[float] | np.ndarray
 
 
