@@ -141,7 +141,7 @@ def finish(path: Path, model: Path) -> None:
 
 @app.command()
 def evaluate(
-    model: Annotated[str, typer.Argument(help="a model, a run directory or `embedded`")],
+    model: Annotated[str, typer.Argument(help="a model, a run directory, `embedded` or `embedded_code`")],
     settings: Settings = None,
     config: ConfigFile = None,
     out: Annotated[Path | None, typer.Option(help="write per-problem results as JSON")] = None,

@@ -23,6 +23,7 @@ from hardwon.evaluate import (
     report_ks,
     stored_evaluations,
 )
+from hardwon.models.paths import PACKAGED
 from hardwon.records import CONFIG, read_config
 from hardwon.workbench import SharedSettings, Workbench, open_workbench
 
@@ -31,9 +32,7 @@ MARKS = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "error": "[red]e
 
 def evaluate_command(model: str, given: Mapping[str, Any], out: Path | None, console: Console) -> None:
     """Evaluate a model, or a run's trained model on the run's own task, and print the estimates."""
-    layers: list[Mapping[str, Any]] = [{"max_new_tokens": 40, "max_prompt_tokens": 64}]
-    if model != "embedded":
-        layers = []
+    layers: list[Mapping[str, Any]] = [PACKAGED.get(model, {})]
     is_run = (Path(model) / CONFIG).is_file()
     if is_run:
         stored = read_config(model)

@@ -25,7 +25,7 @@ C = TypeVar("C", bound=Settings)
 
 
 class ModelSettings(Settings):
-    model: str = Field("embedded", description="Hugging Face name, a path, or `embedded`")
+    model: str = Field("embedded", description="Hugging Face name, a path, `embedded` or `embedded_code`")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="bfloat16: autocast over float32 weights; auto: bfloat16 on a GPU that has it"
@@ -42,7 +42,10 @@ class ModelSettings(Settings):
 
 
 class TaskSettings(Settings):
-    task: str = Field("chain_arithmetic", description="chain_arithmetic, math, code, reasoning_gym:<dataset>")
+    task: str = Field(
+        "chain_arithmetic",
+        description="chain_arithmetic, tiny_programs, math, code, reasoning_gym:<dataset>",
+    )
     data: str | None = Field(None, description="problems: .jsonl, .parquet or a data set's name")
     eval_data: str | None = Field(None, description="held-out problems; default: a fixed part of `data`")
     task_options: dict[str, Any] = Field(default_factory=dict, description="what the task itself takes")

@@ -10,12 +10,13 @@ from typing import Any
 from hardwon.algorithms import direct_advantage, dpo, group_policy, ppo, sft
 from hardwon.algorithms.group_recipes import RECIPES
 from hardwon.config import build, nearest
+from hardwon.models.paths import PACKAGED
 from hardwon.workbench import SharedSettings
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """`settings` are the paper's values over the Config's; `embedded` are ours for the embedded model.
+    """`settings` are the paper's values over the Config's; `embedded` are ours for the packaged models.
 
     `several_processes`: it divides its work over ranks under torchrun.
     """
@@ -63,9 +64,9 @@ def find(name: str) -> Algorithm:
 
 
 def resolve(name: str, *layers: Mapping[str, Any]) -> SharedSettings:
-    """The settings of a run: the paper's, ours for the embedded model where it is used, then `layers`."""
+    """The settings of a run: the paper's, ours for a packaged model where one is used, then `layers`."""
     algorithm = find(name)
     given: Sequence[Mapping[str, Any]] = [dict(layer) for layer in layers]
     model = next((layer["model"] for layer in reversed(given) if "model" in layer), "embedded")
-    embedded = algorithm.embedded if model == "embedded" else {}
-    return build(algorithm.config, {"algorithm": name}, algorithm.settings, embedded, *given)
+    packaged = [PACKAGED[model], algorithm.embedded] if model in PACKAGED else []
+    return build(algorithm.config, {"algorithm": name}, algorithm.settings, *packaged, *given)

@@ -86,14 +86,12 @@ class Config(OfflineSettings):
     adam_beta2: float = Field(0.95, gt=0, lt=1)
 
 
-# Settings of ours for the embedded model, over the paper's: minutes on two CPU cores.
+# Settings of ours for the packaged models, over the paper's: minutes on two CPU cores.
 EMBEDDED: Mapping[str, Any] = {
     "num_problems": 1500,
     "solutions_per_problem": 12,
     "kept_solutions": 4,
     "completions": 8,
-    "max_prompt_tokens": 64,
-    "max_new_tokens": 40,
     "micro_batch_tokens": 2048,
     "validation_share": 0.1,
     "critic_learning_rate": 1e-3,

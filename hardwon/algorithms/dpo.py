@@ -40,11 +40,9 @@ class Config(OfflineSettings):
     batch_size: int = Field(64, gt=0, description="pairs")
 
 
-# Settings of ours for the embedded model, at the budget of sampled tokens of direct advantage.
+# Settings of ours for the packaged models, at the budget of sampled tokens of direct advantage.
 EMBEDDED: Mapping[str, Any] = {
     "num_problems": 2700,
-    "max_prompt_tokens": 64,
-    "max_new_tokens": 40,
     "micro_batch_tokens": 2048,
     "learning_rate": 1e-4,
     "learning_rate_schedule": "linear",

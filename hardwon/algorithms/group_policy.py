@@ -111,14 +111,12 @@ class Config(SharedSettings, OptimizerSettings):
         return self
 
 
-# Settings of ours for the embedded model, over the papers': a run of minutes on two CPU cores.
+# Settings of ours for the packaged models, over the papers': a run of minutes on two CPU cores.
 EMBEDDED: Mapping[str, Any] = {
     "iterations": 250,
     "prompts_per_iteration": 64,
     "group_size": 8,
     "updates_per_iteration": 1,
-    "max_prompt_tokens": 64,
-    "max_new_tokens": 40,
     "overlong_buffer": 8,
     "learning_rate": 1e-4,
     "warmup_iterations": 10,

@@ -53,14 +53,12 @@ class Config(SharedSettings, OptimizerSettings):
     max_new_tokens: int = Field(2048, gt=0)
 
 
-# Settings of ours for the embedded model, at the budget of sampled tokens of direct advantage.
+# Settings of ours for the packaged models, at the budget of sampled tokens of direct advantage.
 EMBEDDED: Mapping[str, Any] = {
     "iterations": 50,
     "prompts_per_iteration": 256,
     "samples_per_prompt": 4,
     "updates_per_iteration": 2,
-    "max_prompt_tokens": 64,
-    "max_new_tokens": 40,
     "micro_batch_tokens": 2048,
     "gae_lambda": 0.95,
     "learning_rate": 1e-4,

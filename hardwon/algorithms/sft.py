@@ -36,11 +36,9 @@ class Config(OfflineSettings):
     learning_rate: float = Field(1e-5, gt=0)
 
 
-# Settings of ours for the embedded model, at the budget of sampled tokens of direct advantage.
+# Settings of ours for the packaged models, at the budget of sampled tokens of direct advantage.
 EMBEDDED: Mapping[str, Any] = {
     "num_problems": 2700,
-    "max_prompt_tokens": 64,
-    "max_new_tokens": 40,
     "micro_batch_tokens": 2048,
     "epochs": 2,
     "learning_rate": 2e-4,

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-EMBEDDED = Path(__file__).parent / "embedded"
+PACKAGED: Mapping[str, Mapping[str, Any]] = {
+    "embedded": {"task": "chain_arithmetic", "max_prompt_tokens": 64, "max_new_tokens": 40},
+    "embedded_code": {"task": "tiny_programs", "max_prompt_tokens": 80, "max_new_tokens": 96},
+}
+"""The models that ship with the package, by the name that `model=` takes: settings for what they learnt."""
 
 
 def resolve_model(model: str | Path) -> str:
-    """`"embedded"`, an existing directory, or a hub name (`organisation/name`), as from_pretrained wants it.
+    """A name of PACKAGED, a directory or a hub name (`organisation/name`), as from_pretrained wants it.
 
     What looks like a path is never asked for on the network: it has to exist. A path is anything
     absolute, anything that begins with `.` or `~`, has more than one slash, or whose first part is a
     directory here.
     """
     text = str(model)
-    if text == "embedded":
-        return str(EMBEDDED)
+    if text in PACKAGED:
+        return str(packaged_path(text))
     path = Path(text).expanduser()
     if path.is_dir():
         return str(path)
@@ -27,6 +31,11 @@ def resolve_model(model: str | Path) -> str:
     if _looks_like_a_path(text, path):
         raise ValueError(f"model={text} does not exist{_nearest(path)}")
     return text
+
+
+def packaged_path(name: str) -> Path:
+    """The directory of a packaged model."""
+    return Path(__file__).parent / name
 
 
 def from_pretrained(load: Callable[..., Any], model: str | Path, **kwargs: Any) -> Any:

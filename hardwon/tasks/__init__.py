@@ -17,6 +17,7 @@ TASKS = {
     "reasoning_gym": "hardwon.tasks.reasoning_gym",
     "math": "hardwon.tasks.math",
     "code": "hardwon.tasks.code",
+    "tiny_programs": "hardwon.tasks.tiny_programs",
     "custom": "hardwon.tasks.custom",
 }
 """Task name -> module with `load(...) -> Task`."""

@@ -14,14 +14,14 @@ import ast
 import builtins
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from hardwon.data import Problem, Verdict
 from hardwon.tasks.rows import HELD_OUT_FRACTION, BadRowError, column, load_splits
-from hardwon.tasks.task import Task
+from hardwon.tasks.task import Split, Task
 from hardwon.verifiers import code
 from hardwon.verifiers.code import AssertTests, CallTests, StdinTests, Tests
 from hardwon.verifiers.sandbox_layers import Limits
@@ -60,12 +60,37 @@ def load(
     The split depends on the prompts alone, so `seed` changes nothing. ValueError names bad rows, and a
     layer that does not hold.
     """
-    limits = Limits(wall_seconds=3.0 * cpu_seconds, cpu_seconds=cpu_seconds, memory_bytes=memory_mb << 20)
-    box = open_sandbox(sandbox, limits, unsafe_no_isolation=unsafe_no_isolation)
     if held_out_fraction is None:
         held_out_fraction = HELD_OUT_FRACTION if data else PACKAGED_HELD_OUT
     source = data or str(PACKAGED)
-    splits = load_splits(source, eval_data, held_out_fraction=held_out_fraction, convert=problem_of_row)
+    return code_task(
+        "code",
+        load_splits(source, eval_data, held_out_fraction=held_out_fraction, convert=problem_of_row),
+        gold=gold,
+        partial_credit=partial_credit,
+        sandbox=sandbox,
+        unsafe_no_isolation=unsafe_no_isolation,
+        limits=Limits(wall_seconds=3.0 * cpu_seconds, cpu_seconds=cpu_seconds, memory_bytes=memory_mb << 20),
+        verifier_workers=verifier_workers,
+    )
+
+
+def code_task(
+    name: str,
+    splits: Mapping[Split, Sequence[Problem]],
+    *,
+    gold: Callable[[Problem], str],
+    partial_credit: bool = False,
+    sandbox: str = "auto",
+    unsafe_no_isolation: bool = False,
+    limits: Limits | None = None,
+    verifier_workers: int | None = None,
+) -> Task:
+    """A task over problems whose `info["tests"]` are unit tests (verifiers/code.py).
+
+    Of equal answers to one problem in one call only the first runs: the others get its verdict.
+    """
+    box = open_sandbox(sandbox, limits or Limits(), unsafe_no_isolation=unsafe_no_isolation)
     pool = ThreadPoolExecutor(verifier_workers or os.cpu_count() or 1, thread_name_prefix="code")
 
     def verify_one(pair: tuple[Problem, str]) -> Verdict:
@@ -73,9 +98,11 @@ def load(
         return code.verify(box, problem.info["tests"], text, partial=partial_credit)
 
     def verify(pairs: Sequence[tuple[Problem, str]]) -> list[Verdict]:
-        return list(pool.map(verify_one, pairs))
+        distinct = {(id(problem), text): (problem, text) for problem, text in pairs}
+        verdicts = dict(zip(distinct, pool.map(verify_one, distinct.values()), strict=True))
+        return [verdicts[id(problem), text] for problem, text in pairs]
 
-    return Task("code", lambda split: list(splits[split]), verify, gold, close=pool.shutdown)
+    return Task(name, lambda split: list(splits[split]), verify, gold, close=pool.shutdown)
 
 
 def gold(problem: Problem) -> str:

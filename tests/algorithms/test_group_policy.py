@@ -45,9 +45,9 @@ def test_every_recipe_trains(train, algorithm):
 
 
 def embedded_weights():
-    from hardwon.models.paths import EMBEDDED
+    from hardwon.models.paths import packaged_path
 
-    return EMBEDDED / "model.safetensors"
+    return packaged_path("embedded") / "model.safetensors"
 
 
 def test_rollouts_are_recorded_with_what_training_used(train):

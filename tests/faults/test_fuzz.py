@@ -20,7 +20,7 @@ from hardwon.config import parse_words, read_yaml
 from hardwon.data import Problem, Sample
 from hardwon.evaluate import load_evaluation
 from hardwon.json_lines import read_json_lines
-from hardwon.models.paths import EMBEDDED
+from hardwon.models.paths import packaged_path
 from hardwon.models.policy import Policy
 from hardwon.records import read_config, read_metrics, read_rollouts, visible
 from hardwon.run import Run
@@ -356,7 +356,7 @@ def test_checkpoints(tmp_path_factory, name, damage):
 )
 def test_models(tmp_path_factory, name, damage):
     folder = tmp_path_factory.mktemp("model")
-    for file in EMBEDDED.iterdir():
+    for file in packaged_path("embedded").iterdir():
         content = file.read_bytes()
         (folder / file.name).write_bytes(damaged(content, damage) if file.name == name else content)
     with clear_error("could not be loaded", str(folder)):

@@ -116,7 +116,7 @@ def test_a_model_saved_as_a_pickle_runs_nothing(tmp_path):
     """pytorch_model.bin with a reduce that would touch a file."""
     import pickle
 
-    from hardwon.models.paths import EMBEDDED
+    from hardwon.models.paths import packaged_path
 
     mark = tmp_path / "ran"
 
@@ -126,7 +126,7 @@ def test_a_model_saved_as_a_pickle_runs_nothing(tmp_path):
 
     model = tmp_path / "model"
     model.mkdir()
-    for file in EMBEDDED.iterdir():
+    for file in packaged_path("embedded").iterdir():
         if file.name != "model.safetensors":
             (model / file.name).write_bytes(file.read_bytes())
     (model / "pytorch_model.bin").write_bytes(pickle.dumps({"weight": Evil()}))
