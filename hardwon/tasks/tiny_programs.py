@@ -26,6 +26,7 @@ from hardwon.tasks.chain_arithmetic import split_of
 from hardwon.tasks.code import code_task
 from hardwon.tasks.task import Split, Task
 from hardwon.verifiers.code import CallTests
+from hardwon.verifiers.sandbox_layers import Limits
 
 TEST_SIZE = 256
 FEWEST, MOST = 2, 6
@@ -87,6 +88,7 @@ def load(
         splits,
         gold=lambda problem: problem.answer,
         sandbox=sandbox,
+        limits=Limits(wall_seconds=6.0, cpu_seconds=2),
         unsafe_no_isolation=unsafe_no_isolation,
         verifier_workers=verifier_workers,
     )
