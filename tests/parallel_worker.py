@@ -21,7 +21,6 @@ from rich.console import Console
 from hardwon.algorithms import direct_advantage, find, group_policy, resolve
 from hardwon.algorithms.group_recipes import RECIPES
 from hardwon.algorithms.group_update import batches_of, make_rows, score, update
-from hardwon.config import build
 from hardwon.data import Group, Problem, Rollout, Sample, State, Verdict
 from hardwon.models.parallel import barrier, copy_trained, gathered, processes, shard, whole_copy, world
 from hardwon.models.policy import Policy
@@ -208,7 +207,7 @@ STEPS = {
 
 def train_steps(path: str) -> None:
     """Direct advantage, from where the run is."""
-    config = build(direct_advantage.Config, direct_advantage.EMBEDDED, STEPS, {"run": path})
+    config = resolve("direct_advantage", STEPS, {"run": path})
     values, exists = config.model_dump(mode="json"), (Path(path) / "config.yaml").exists()
     with open_together(lambda: Run.resume(path, values) if exists else Run.create(path, values)) as run:
         direct_advantage.train(config, run, Display(1, console=Console(file=io.StringIO())))

@@ -11,8 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from hardwon import solutions
-from hardwon.algorithms import step_values
-from hardwon.config import build
+from hardwon.algorithms import resolve, step_values
 from hardwon.progress import Display
 from hardwon.run import Run
 
@@ -21,7 +20,7 @@ def train(algorithm, path, settings):
     module = importlib.import_module(f"hardwon.algorithms.{algorithm}")
     # Small batches of labelling, so that a kill can come between two.
     solutions.ROLLOUTS_A_WRITE = step_values.ROLLOUTS_A_WRITE = 128
-    config = build(module.Config, module.EMBEDDED, settings, {"run": str(path)})
+    config = resolve(algorithm, settings, {"run": str(path)})
     values = config.model_dump(mode="json")
     exists = (Path(path) / "config.yaml").exists()
     with Run.resume(path, values) if exists else Run.create(path, values) as run:

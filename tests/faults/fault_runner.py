@@ -18,8 +18,7 @@ from typing import Any, Literal
 from rich.console import Console
 
 from hardwon import solutions
-from hardwon.algorithms import direct_advantage, group_policy, resolve, step_values
-from hardwon.config import build
+from hardwon.algorithms import find, resolve, step_values
 from hardwon.json_lines import JsonLines
 from hardwon.progress import Display
 from hardwon.run import Run
@@ -50,18 +49,13 @@ def train(algorithm: str, path: Path, settings: Mapping[str, Any]) -> Path:
     """A new run, or the resumed one if there is a run at `path`, in this process and without a report."""
     # Small batches of labelling, so that a kill can come between two.
     solutions.ROLLOUTS_A_WRITE = step_values.ROLLOUTS_A_WRITE = 128
-    settings = {**settings, "run": str(path)}
-    if algorithm == "direct_advantage":
-        module: Any = direct_advantage
-        config: Any = build(module.Config, module.EMBEDDED, settings)
-    else:
-        module, config = group_policy, resolve(algorithm, settings)
+    config: Any = resolve(algorithm, settings, {"run": str(path)})
     values = config.model_dump(mode="json")
     exists = (path / "config.yaml").exists()
     options = {"keep_last": config.keep_checkpoints}
     with Run.resume(path, values, **options) if exists else Run.create(path, values, **options) as run:
         display = Display(config.iterations, console=Console(file=io.StringIO()))
-        return module.train(config, run, display)
+        return find(algorithm).train(config, run, display)
 
 
 def patch(place: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Tiny programs prove themselves in the sandbox, keep train and test apart, and pay for meaning, not for form."""
+"""Tiny programs prove themselves in the sandbox, keep the splits apart, and pay for meaning, not for form."""
 
 import pytest
 
