@@ -27,7 +27,7 @@ from hardwon.models.generator_hf import HFGenerator
 from hardwon.models.policy import Policy
 from hardwon.models.tokens import encode_prompt
 from hardwon.rollouts import rollout_seed
-from hardwon.steps import StepSplitter
+from hardwon.steps.split import StepSplitter
 from hardwon.tasks.chain_arithmetic import load
 
 PROMPT_COPIES = {"short": 1, "long": 8}

@@ -27,10 +27,10 @@ app = typer.Typer(
 console = Console()
 errors = Console(stderr=True)
 
-# What may differ when a run is resumed: it changes how long and how watched a run is, not what it does.
+# What may differ when a run is resumed: where it runs, how long, and how watched, but not what it does.
 MAY_CHANGE = {
-    "run", "iterations", "device", "eval_every", "eval_problems", "eval_samples",
-    "checkpoint_every", "keep_checkpoints", "log_to", "require_critic",
+    "run", "iterations", "device", "vllm_server", "vllm_gpu_memory", "eval_every", "eval_problems",
+    "eval_samples", "checkpoint_every", "keep_checkpoints", "log_to", "require_critic",
 }  # fmt: skip
 
 Settings = Annotated[list[str] | None, typer.Argument(help="settings as key=value", show_default=False)]
@@ -194,7 +194,7 @@ def show(
 
     read_config(run)  # a directory that is no run says so
     if steps:
-        from hardwon.show_steps import show_steps
+        from hardwon.steps.show import show_steps
 
         show_steps(run, limit=limit)
         return

@@ -9,11 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hardwon.algorithms.step_select import read_pairs
 from hardwon.models import parallel
 from hardwon.optimization import pack, pack_share
 from hardwon.records import read_metrics, read_rollouts
-from hardwon.step_records import PAIRS, VALUES, stage_folder
+from hardwon.steps.records import PAIRS, VALUES, stage_folder
+from hardwon.steps.select import read_pairs
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 TIMES = {"elapsed_seconds", "tokens_per_second", "iteration_seconds", "rollout_seconds", "update_seconds"}

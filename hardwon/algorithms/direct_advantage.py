@@ -6,7 +6,7 @@
     4. select      advantages of the steps; states whose steps differ enough
     5. policy      squared loss between A / beta and the step's log-ratio
 
-Each stage reads files of the run directory and writes the next (hardwon.step_records lists them), so a run
+Each stage reads files of the run directory and writes the next (hardwon.steps.records lists them), so a run
 killed at any moment goes on where it was. `iterations=2` repeats the whole: the new policy becomes the
 reference, the critic and the policy continue.
 """
@@ -22,7 +22,16 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from hardwon.algorithms.step_critic import (
+from hardwon.checkpoints import write_atomic
+from hardwon.models.critic import Critic
+from hardwon.models.parallel import broadcast, on_main, shard, world
+from hardwon.models.tokens import decode_response
+from hardwon.offline.setup import Offline, OfflineSettings, open_offline
+from hardwon.offline.solutions import SOLUTIONS, Collected, collect, keep_balanced
+from hardwon.progress import Display
+from hardwon.records import prompt_text, read_metrics
+from hardwon.run import Run
+from hardwon.steps.critic import (
     CriticModel,
     check_better_than_constant,
     critic_fit,
@@ -30,27 +39,18 @@ from hardwon.algorithms.step_critic import (
     read_outside_labels,
     report,
 )
-from hardwon.algorithms.step_policy import add_reference_log_probs, policy_fit
-from hardwon.algorithms.step_select import judge, pair_rows, read_pairs, selection_summary, write_pairs
-from hardwon.algorithms.step_values import (
+from hardwon.steps.plots import write_step_plots
+from hardwon.steps.policy import add_reference_log_probs, policy_fit
+from hardwon.steps.records import FRESH, PAIRS, STEPS, VALUES, stage_folder
+from hardwon.steps.select import judge, pair_rows, read_pairs, selection_summary, write_pairs
+from hardwon.steps.split import StepSplitter, find_splitter
+from hardwon.steps.values import (
     Labelled,
     Labeller,
     label,
     standard_errors,
     states_of,
 )
-from hardwon.checkpoints import write_atomic
-from hardwon.models.critic import Critic
-from hardwon.models.parallel import broadcast, on_main, shard, world
-from hardwon.models.tokens import decode_response
-from hardwon.offline import Offline, OfflineSettings, open_offline
-from hardwon.progress import Display
-from hardwon.records import prompt_text, read_metrics
-from hardwon.run import Run
-from hardwon.solutions import Collected, collect, keep_balanced
-from hardwon.step_plots import write_step_plots
-from hardwon.step_records import FRESH, PAIRS, SOLUTIONS, STEPS, VALUES, stage_folder
-from hardwon.steps import StepSplitter, find_splitter
 
 
 class Config(OfflineSettings):
@@ -69,7 +69,7 @@ class Config(OfflineSettings):
     critic_model: str | None = Field(None, description="what the critic begins as; default the policy")
     critic_data: str | None = Field(
         None,
-        description="others' step labels to fit the critic on: .parquet or .jsonl (hardwon.step_formats)",
+        description="others' step labels to fit the critic on: .parquet or .jsonl (hardwon.steps.formats)",
     )
     critic_learning_rate: float = Field(5e-6, gt=0)
     critic_batch_size: int = Field(512, gt=0, description="states")

@@ -16,18 +16,17 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from hardwon.fitting import Fit
 from hardwon.functional.preference import dpo
 from hardwon.models.policy import Policy
 from hardwon.models.tokens import pad_id
-from hardwon.offline import Offline, OfflineSettings, open_offline
+from hardwon.offline.fitting import Fit
+from hardwon.offline.scoring import Span, micro_batches, score_spans
+from hardwon.offline.setup import Offline, OfflineSettings, open_offline
+from hardwon.offline.solutions import SOLUTIONS, Collected, collect, keep_balanced
 from hardwon.optimization import Optimizer, pack
 from hardwon.progress import Display
 from hardwon.records import read_metrics
 from hardwon.run import Run
-from hardwon.scoring import Span, micro_batches, score_spans
-from hardwon.solutions import Collected, collect, keep_balanced
-from hardwon.step_records import SOLUTIONS
 
 
 class Config(OfflineSettings):

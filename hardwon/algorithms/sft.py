@@ -12,18 +12,17 @@ from typing import Any
 
 from pydantic import Field
 
-from hardwon.fitting import Fit
 from hardwon.functional.masked import token_mean
 from hardwon.models.parallel import all_reduce_sum
 from hardwon.models.tokens import pad_id
-from hardwon.offline import Offline, OfflineSettings, open_offline
+from hardwon.offline.fitting import Fit
+from hardwon.offline.scoring import Span, micro_batches
+from hardwon.offline.setup import Offline, OfflineSettings, open_offline
+from hardwon.offline.solutions import SOLUTIONS, Collected, collect, keep_right
 from hardwon.optimization import Optimizer
 from hardwon.progress import Display
 from hardwon.records import read_metrics
 from hardwon.run import Run
-from hardwon.scoring import Span, micro_batches
-from hardwon.solutions import Collected, collect, keep_right
-from hardwon.step_records import SOLUTIONS
 
 
 class Config(OfflineSettings):

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hardwon import solutions
-from hardwon.algorithms import resolve, step_values
+from hardwon.algorithms import resolve
+from hardwon.offline import solutions
 from hardwon.progress import Display
 from hardwon.run import Run
+from hardwon.steps import values as step_values
 
 
 def train(algorithm, path, settings):

@@ -9,13 +9,13 @@ from rich.console import Console
 from run_and_die import exit_code_of_death, train
 from safetensors.torch import load_file
 
-from hardwon.algorithms.step_select import read_pairs
 from hardwon.data import Problem
 from hardwon.models.policy import Policy
 from hardwon.models.tokens import encode_prompt
 from hardwon.records import read_metrics
-from hardwon.show_steps import show_steps
-from hardwon.step_records import read_solution_steps
+from hardwon.steps.records import read_solution_steps
+from hardwon.steps.select import read_pairs
+from hardwon.steps.show import show_steps
 
 SETTINGS = {
     "num_problems": 12, "solutions_per_problem": 8, "completions": 4, "critic_batch_size": 12,
@@ -26,12 +26,12 @@ SETTINGS = {
 # One after the other: each begins where the last one died.
 KILLS = [
     ("hardwon.json_lines:JsonLines.append", 1),  # collecting, before anything is stored
-    ("hardwon.algorithms.step_values:sample_groups", 2),  # labelling, after the first batch
+    ("hardwon.steps.values:sample_groups", 2),  # labelling, after the first batch
     ("hardwon.optimization:Optimizer.step", 4),  # critic, one step after its second
-    ("hardwon.algorithms.step_select:pq.write_table", 1),  # advantages
+    ("hardwon.steps.select:pq.write_table", 1),  # advantages
     ("hardwon.optimization:Optimizer.step", 4),  # policy
-    ("hardwon.offline:evaluate_and_record", 1),  # after the policy, before its evaluation
-    ("hardwon.algorithms.step_values:sample_groups", 1),  # labelling of the second repetition
+    ("hardwon.offline.setup:evaluate_and_record", 1),  # after the policy, before its evaluation
+    ("hardwon.steps.values:sample_groups", 1),  # labelling of the second repetition
 ]
 TIMES = {"elapsed_seconds"}
 

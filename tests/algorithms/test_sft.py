@@ -6,8 +6,8 @@ import torch
 from run_and_die import exit_code_of_death, train
 from safetensors.torch import load_file
 
+from hardwon.offline.solutions import read_solutions
 from hardwon.records import read_metrics
-from hardwon.solutions import read_solutions
 from hardwon.tasks.chain_arithmetic import load
 
 SETTINGS = {

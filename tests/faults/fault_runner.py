@@ -17,11 +17,12 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from hardwon import solutions
-from hardwon.algorithms import find, resolve, step_values
+from hardwon.algorithms import find, resolve
 from hardwon.json_lines import JsonLines
+from hardwon.offline import solutions
 from hardwon.progress import Display
 from hardwon.run import Run
+from hardwon.steps import values as step_values
 
 How = Literal["before", "after", "torn"]
 CONTEXT = multiprocessing.get_context("forkserver")

@@ -31,7 +31,7 @@ OFFLINE = {
 }  # fmt: skip
 TIMES = {"elapsed_seconds", "tokens_per_second", "iteration_seconds", "rollout_seconds", "update_seconds"}
 
-GROUP, STEP = "hardwon.algorithms.group_policy", "hardwon.algorithms"
+GROUP, OFFLINE_METHOD = "hardwon.algorithms.group_policy", "hardwon.algorithms.direct_advantage"
 # Several runs, each killed once after the other; where a kill comes at a higher number than an iteration has
 # of such calls, one or more iterations are finished before it.
 CHAINS = {
@@ -72,24 +72,24 @@ CHAINS = {
         Kill("checkpoint", "hardwon.checkpoints:prune_checkpoints", 1, "after"),
     ],
 }  # fmt: skip
-OFFLINE_KILLS = [
+offlineKILLS = [
     Kill("collect", "hardwon.models.decoding:Decoder._step", 50),
     Kill("collect", "hardwon.json_lines:JsonLines.append", 1),
     Kill("collect", "hardwon.json_lines:JsonLines.append", 1, "after"),
-    Kill("labelling", f"{STEP}.step_values:sample_groups", 2),
+    Kill("labelling", "hardwon.steps.values:sample_groups", 2),
     Kill("labelling", "hardwon.json_lines:JsonLines.append", 1, "torn"),
     Kill("labelling", "hardwon.json_lines:JsonLines.append", 1, "after"),
     Kill("critic", "hardwon.models.critic:Critic.save", 1, "torn"),
     Kill("critic", "hardwon.optimization:Optimizer.step", 1),
     Kill("critic", "hardwon.optimization:Optimizer.step", 4, "after"),
-    Kill("critic", "hardwon.fitting:save_state", 1, "torn"),
-    Kill("critic", "hardwon.fitting:os.rename", 1),
-    Kill("advantages", f"{STEP}.step_select:pq.write_table", 1),
+    Kill("critic", "hardwon.offline.fitting:save_state", 1, "torn"),
+    Kill("critic", "hardwon.offline.fitting:os.rename", 1),
+    Kill("advantages", "hardwon.steps.select:pq.write_table", 1),
     Kill("policy", "hardwon.optimization:Optimizer.step", 2),
-    Kill("policy", "hardwon.fitting:save_state", 1, "torn"),
-    Kill("policy", "hardwon.fitting:shutil.rmtree", 1, "after"),
-    Kill("evaluation", "hardwon.offline:evaluate_and_record", 1),
-    Kill("final model", f"{STEP}.direct_advantage:shutil.copytree", 1, "torn"),
+    Kill("policy", "hardwon.offline.fitting:save_state", 1, "torn"),
+    Kill("policy", "hardwon.offline.fitting:shutil.rmtree", 1, "after"),
+    Kill("evaluation", "hardwon.offline.setup:evaluate_and_record", 1),
+    Kill("final model", f"{OFFLINE_METHOD}:shutil.copytree", 1, "torn"),
 ]
 ONLINE_STAGES = {
     f"{GROUP}:sample_groups": "rollout",
@@ -98,8 +98,8 @@ ONLINE_STAGES = {
     f"{GROUP}:checkpoint": "checkpoint",
     f"{GROUP}:evaluate_and_record": "evaluation",
 }
-OFFLINE_STAGES = {
-    f"{STEP}.direct_advantage:{name}_stage": stage
+offlineSTAGES = {
+    f"{OFFLINE_METHOD}:{name}_stage": stage
     for name, stage in {
         "collect": "collect", "label": "labelling", "critic": "critic", "select": "advantages",
         "policy": "policy",
@@ -177,14 +177,14 @@ def test_online_killed_in_the_last_write(undisturbed, tmp_path):
 
 
 def test_offline_killed_at_named_moments(undisturbed, tmp_path):
-    killed_one_after_the_other("direct_advantage", tmp_path / "run", OFFLINE, OFFLINE_KILLS)
+    killed_one_after_the_other("direct_advantage", tmp_path / "run", OFFLINE, offlineKILLS)
     assert_nothing_lost(undisturbed["direct_advantage"], tmp_path / "run")
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(
     ("algorithm", "settings", "stages"),
-    [("da3po", ONLINE, ONLINE_STAGES), ("direct_advantage", OFFLINE, OFFLINE_STAGES)],
+    [("da3po", ONLINE, ONLINE_STAGES), ("direct_advantage", OFFLINE, offlineSTAGES)],
     ids=["online", "offline"],
 )
 def test_killed_at_random_moments(undisturbed, tmp_path, algorithm, settings, stages, seed):

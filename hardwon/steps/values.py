@@ -19,9 +19,9 @@ import torch
 from hardwon.data import Group, Sampling, State
 from hardwon.functional.step_advantages import value_standard_errors
 from hardwon.json_lines import JsonLines, read_json_lines
+from hardwon.offline.solutions import ROLLOUTS_A_WRITE, Collected, Progress
 from hardwon.rollouts import Sampler, sample_groups
-from hardwon.solutions import ROLLOUTS_A_WRITE, Collected, Progress
-from hardwon.steps import StepSplitter
+from hardwon.steps.split import StepSplitter
 
 # The share of the states, those with the widest intervals, that adaptive allocation labels again (ours).
 ADAPTIVE_SHARE = 0.5

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from hardwon.step_formats import (
+from hardwon.steps.formats import (
     JudgedSolution,
     from_math_shepherd,
     from_trl,

@@ -18,18 +18,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hardwon.algorithms.step_critic_metrics import auc, bce, correlation, critic_report
-from hardwon.algorithms.step_values import Labelled
 from hardwon.config import OptimizerSettings
 from hardwon.data import Problem, State
-from hardwon.fitting import Fit, Validation
 from hardwon.functional.objectives import critic_loss
 from hardwon.models.critic import Critic
 from hardwon.models.parallel import add_up, all_reduce_sum
 from hardwon.models.policy import Policy
+from hardwon.offline.fitting import Fit, Validation
 from hardwon.optimization import Optimizer, pack_share
-from hardwon.step_formats import JudgedSolution, from_math_shepherd, from_trl, read_parquet
-from hardwon.steps import StepSplitter
+from hardwon.steps.critic_metrics import auc, bce, correlation, critic_report
+from hardwon.steps.formats import JudgedSolution, from_math_shepherd, from_trl, read_parquet
+from hardwon.steps.split import StepSplitter
+from hardwon.steps.values import Labelled
 
 Encode = Callable[[Problem], tuple[int, ...]]
 Autocast = Callable[[], AbstractContextManager[object]]
@@ -173,7 +173,7 @@ def check_better_than_constant(figures: dict[str, Any], *, required: bool) -> No
 def read_outside_labels(path: str, policy: Policy, encode: Encode) -> list[Example]:
     """Others' labelled solutions as examples: .parquet, or .jsonl of TRL's or Math-Shepherd's format.
 
-    Their text is encoded once, as a whole; steps end as in hardwon.steps. ValueError for another format.
+    Their text is encoded once, as a whole, and cut as in hardwon.steps.split. ValueError for another format.
     """
     file = Path(path)
     if file.suffix == ".parquet":

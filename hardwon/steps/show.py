@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hardwon.step_records import SolutionSteps, last_iteration, read_solution_steps
+from hardwon.steps.records import SolutionSteps, last_iteration, read_solution_steps
 
 # An advantage of this size has the full colour (ours).
 FULL_COLOUR = 0.5

@@ -12,8 +12,8 @@ from pydantic import Field
 from hardwon.config import OptimizerSettings
 from hardwon.data import Problem
 from hardwon.evaluate import evaluate, evaluate_and_record
-from hardwon.fitting import Fit, Validation, run_fit
 from hardwon.models.policy import Policy
+from hardwon.offline.fitting import Fit, Validation, run_fit
 from hardwon.progress import Display
 from hardwon.run import Run
 from hardwon.sharded_state import save_state

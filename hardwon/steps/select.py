@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from hardwon.algorithms.step_values import Labelled
 from hardwon.checkpoints import saving
 from hardwon.data import State
 from hardwon.functional.step_advantages import action_values, select_states, step_advantages
+from hardwon.steps.values import Labelled
 
 Values = Callable[[Sequence[State]], Tensor]  # states -> values in [0, 1], float32 (S,)
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from hardwon.steps import StepSplitter, find_splitter, split_after, split_blank_lines
+from hardwon.steps.split import StepSplitter, find_splitter, split_after, split_blank_lines
 from hardwon.tasks.chain_arithmetic import load
 from hardwon.tasks.task import split_lines
 

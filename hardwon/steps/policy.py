@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from hardwon.data import Sampling
-from hardwon.fitting import Fit
 from hardwon.functional.objectives import direct_advantage
 from hardwon.models.parallel import add_up, all_reduce_sum
 from hardwon.models.policy import Policy
 from hardwon.models.tokens import pad_id
-from hardwon.offline import Offline
+from hardwon.offline.fitting import Fit
+from hardwon.offline.scoring import Span, micro_batches, score_spans
+from hardwon.offline.setup import Offline
 from hardwon.optimization import Optimizer
-from hardwon.scoring import Span, micro_batches, score_spans
 
 
 def spans_of(rows: Sequence[dict[str, Any]], offline: Offline) -> list[Span]:

@@ -14,6 +14,7 @@ from hardwon.data import Group, Problem, Rollout, Sampling, State
 from hardwon.json_lines import JsonLines, read_json_lines
 from hardwon.rollouts import Sampler, sample_groups
 
+SOLUTIONS = "solutions.jsonl"
 # Rollouts sampled between two writes (ours): what a kill can cost at most.
 ROLLOUTS_A_WRITE = 2048
 

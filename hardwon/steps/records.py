@@ -21,9 +21,9 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from hardwon.json_lines import read_json_lines
-from hardwon.step_formats import JudgedSolution
+from hardwon.steps.formats import JudgedSolution
 
-SOLUTIONS, STEPS, VALUES, FRESH = "solutions.jsonl", "steps.jsonl", "values.jsonl", "fresh.jsonl"
+STEPS, VALUES, FRESH = "steps.jsonl", "values.jsonl", "fresh.jsonl"
 PAIRS = "advantages.parquet"
 
 

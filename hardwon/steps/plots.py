@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from hardwon.plots import COLORS, INK, STYLE
 from hardwon.records import read_metrics
-from hardwon.step_records import PAIRS, stage_folder
+from hardwon.steps.records import PAIRS, stage_folder
 
 SIZE = (6.4, 3.8)  # inches
 

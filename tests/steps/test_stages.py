@@ -4,17 +4,28 @@ import numpy as np
 import pytest
 import torch
 
-from hardwon.algorithms.step_critic import (
+from hardwon.data import Group, Problem, Rollout, Sample, Sampling, State, Verdict
+from hardwon.json_lines import JsonLines, read_json_lines
+from hardwon.models.critic import Critic
+from hardwon.models.policy import Policy
+from hardwon.models.tokens import pad_id
+from hardwon.offline.fitting import batches
+from hardwon.offline.scoring import Span, score_spans
+from hardwon.offline.solutions import Collected, Solution, keep_balanced, keep_right
+from hardwon.optimization import Optimizer
+from hardwon.steps.critic import (
     CriticModel,
     Example,
     check_better_than_constant,
     read_outside_labels,
 )
-from hardwon.algorithms.step_critic import accumulate as accumulate_critic
-from hardwon.algorithms.step_critic_metrics import auc, bce, brier, calibration, critic_report
-from hardwon.algorithms.step_policy import accumulate, pair_metrics
-from hardwon.algorithms.step_select import judge, pair_rows, selection_summary
-from hardwon.algorithms.step_values import (
+from hardwon.steps.critic import accumulate as accumulate_critic
+from hardwon.steps.critic_metrics import auc, bce, brier, calibration, critic_report
+from hardwon.steps.formats import JudgedSolution, to_trl, write_jsonl, write_parquet
+from hardwon.steps.policy import accumulate, pair_metrics
+from hardwon.steps.select import judge, pair_rows, selection_summary
+from hardwon.steps.split import StepSplitter
+from hardwon.steps.values import (
     Action,
     Labelled,
     Labeller,
@@ -24,17 +35,6 @@ from hardwon.algorithms.step_values import (
     standard_errors,
     states_of,
 )
-from hardwon.data import Group, Problem, Rollout, Sample, Sampling, State, Verdict
-from hardwon.fitting import batches
-from hardwon.json_lines import JsonLines, read_json_lines
-from hardwon.models.critic import Critic
-from hardwon.models.policy import Policy
-from hardwon.models.tokens import pad_id
-from hardwon.optimization import Optimizer
-from hardwon.scoring import Span, score_spans
-from hardwon.solutions import Collected, Solution, keep_balanced, keep_right
-from hardwon.step_formats import JudgedSolution, to_trl, write_jsonl, write_parquet
-from hardwon.steps import StepSplitter
 from hardwon.tasks.task import split_lines
 from hardwon.workbench import SharedSettings
 
@@ -150,8 +150,8 @@ class CountingSampler:
 @pytest.fixture
 def labelling(monkeypatch, ids, splitter):
     sampler = CountingSampler(ids)
-    monkeypatch.setattr("hardwon.algorithms.step_values.sample_groups", sampler)
-    monkeypatch.setattr("hardwon.algorithms.step_values.ROLLOUTS_A_WRITE", 8)  # 2 states a write
+    monkeypatch.setattr("hardwon.steps.values.sample_groups", sampler)
+    monkeypatch.setattr("hardwon.steps.values.ROLLOUTS_A_WRITE", 8)  # 2 states a write
     states = [State(Problem(f"p{n}", "1", "1")) for n in range(9)]
 
     def run(path, **settings):
