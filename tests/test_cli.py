@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from hardwon.cli import main
+from hardwon.algorithms import resolve
+from hardwon.cli import MAY_CHANGE, main
 from hardwon.run import Run
 
 
@@ -40,6 +41,16 @@ def test_a_prompt_over_its_limit_is_named(tmp_path, capsys, monkeypatch):
     message = said(capsys, monkeypatch, "train", "da3po", "task=math", f"data={data}", f"run={run}")
     assert "max_prompt_tokens=64; raise it to at least" in message
     assert not run.exists()
+
+
+def test_a_run_may_be_resumed_on_other_hardware(tmp_path):
+    """A vLLM server that moved, or a GPU with less room, changes nothing of what is trained."""
+    place = {"device": "cuda:1", "vllm_server": "http://b:8000", "vllm_gpu_memory": 0.3}
+    before = resolve("da3po", {"generator": "vllm", "vllm_server": "http://a:8000"}).model_dump(mode="json")
+    Run.create(tmp_path, before).close()
+    Run.resume(tmp_path, {**before, **place}, may_change=MAY_CHANGE).close()
+    with pytest.raises(ValueError, match="generator was 'vllm' and is now 'hf'"):
+        Run.resume(tmp_path, {**before, "generator": "hf"}, may_change=MAY_CHANGE)
 
 
 def test_show_of_no_run_says_so(tmp_path, capsys, monkeypatch):

@@ -94,9 +94,14 @@ class Policy:
 
     @property
     def context_length(self) -> int:
-        """Most tokens that prompt and response may have together."""
+        """Most tokens that prompt and response may have together.
+
+        With `longrope` the frequencies of all positions change where the longest sequence of a batch passes
+        the length that the model was first trained with. Keys in the cache would be of the other kind, and a
+        log-prob would depend on its neighbours, so there the context ends at that length.
+        """
         config = self.causal_lm.config.get_text_config()
-        return int(getattr(config, "max_position_embeddings", None) or 2**31)
+        return min(int(getattr(config, "max_position_embeddings", None) or 2**31), _longrope_begins(config))
 
     def head(self) -> tuple[Tensor, Tensor | None]:
         """`(weight_VH, bias_V or None)` of the layer that turns hidden states into logits."""
@@ -144,6 +149,14 @@ class Policy:
             top_k=sampling.top_k,
             top_p=sampling.top_p,
         )
+
+
+def _longrope_begins(config: Any) -> int:
+    """Length from which a model with `longrope` takes its second set of frequencies; 2**31 if it has one."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = [rope, *(value for value in rope.values() if isinstance(value, dict))]  # some have one a layer type
+    lengths = [k["original_max_position_embeddings"] for k in kinds if k.get("rope_type") == "longrope"]
+    return min(lengths, default=2**31)
 
 
 def resolve_device(device: str) -> torch.device:

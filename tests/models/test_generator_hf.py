@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import copy
 from itertools import chain
 
 import numpy as np
 import pytest
 import torch
-from conftest import CONFIGS, make_policy
+from conftest import CONFIGS, make_policy, make_tokenizer
+from transformers import AutoModelForCausalLM
 
 from hardwon.data import Request, Sampling
 from hardwon.models.generator_hf import HFGenerator, plan
+from hardwon.models.policy import Policy
 from hardwon.models.tokens import collate
 
 PREFIXES = [(1, 8, 9, 10), (1, 11), (1, 12, 13, 14, 15, 16, 17, 18, 19), (1,)]
@@ -144,6 +147,27 @@ def test_length_limit_and_context_cut_a_response():
     (group,) = HFGenerator(policy).generate([Request((8,) * 250, tuple(range(9)))], Sampling(40))
     assert max(len(sample.ids) for sample in group) == 6
     assert not all(sample.finished for sample in group)
+
+
+@pytest.mark.parametrize("rope_type", ["longrope", "dynamic"])
+def test_positions_that_would_change_with_the_longest_neighbour_end_the_context(rope_type):
+    """longrope takes other frequencies beyond the first 24 positions, dynamic beyond max_position_embeddings.
+
+    Threads share them, keys in the cache keep the old ones, and scoring would see the new ones.
+    """
+    rope = {"rope_type": rope_type, "rope_theta": 1e4, "factor": 4.0}
+    extra = {"original_max_position_embeddings": 24, "short_factor": [1.0] * 4, "long_factor": [9.0] * 4}
+    config = copy.deepcopy(CONFIGS["llama"])
+    config.rope_parameters = {**rope, **(extra if rope_type == "longrope" else {})}
+    config.max_position_embeddings = 24 if rope_type == "dynamic" else 96
+    torch.manual_seed(0)
+    policy = Policy(AutoModelForCausalLM.from_config(config), make_tokenizer())
+    policy.eos_ids = frozenset()
+    assert policy.context_length == 24
+    results = HFGenerator(policy, workers=2).generate(make_requests(), Sampling(30))
+    for prefix, group in zip(PREFIXES, results, strict=True):
+        assert all(len(prefix) + len(sample.ids) == 24 for sample in group)
+    assert_scored_alike(policy, make_requests(), results, Sampling(30))
 
 
 def test_nothing_asked_is_nothing_given():
