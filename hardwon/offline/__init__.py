@@ -1,0 +1,1 @@
+"""What the offline methods share: collected solutions, fits to them, and what stands around a fit."""
