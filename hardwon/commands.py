@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,14 @@ from hardwon.config import build
 from hardwon.evaluate import (
     Evaluation,
     compare_seeds,
-    evaluate,
+    evaluate_both,
     load_evaluation,
     report_ks,
     stored_evaluations,
 )
 from hardwon.models.paths import PACKAGED
 from hardwon.records import CONFIG, read_config
-from hardwon.workbench import SharedSettings, Workbench, open_workbench
+from hardwon.workbench import SharedSettings, open_workbench
 
 MARKS = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "error": "[red]error[/]"}
 
@@ -44,7 +43,8 @@ def evaluate_command(model: str, given: Mapping[str, Any], out: Path | None, con
     config = build(SharedSettings, *layers, given)
     bench = open_workbench(config)
     try:
-        evaluations = evaluate_both(bench, config, console)
+        with console.status(f"{len(bench.held_out)} held-out problems, {config.eval_samples} responses each"):
+            evaluations = evaluate_both(bench, config)
     finally:
         bench.task.close()
     console.print(evaluation_table(model, evaluations))
@@ -60,18 +60,6 @@ def trained_model(run: str | Path) -> Path:
     if written:
         return max(written, key=lambda path: written[path])
     raise ValueError(f"{run} has no trained model yet: it was stopped before its first checkpoint")
-
-
-def evaluate_both(bench: Workbench, config: SharedSettings, console: Console) -> dict[str, Evaluation]:
-    """The sampled and the greedy evaluation of the held-out problems."""
-    greedy = replace(config.sampling, temperature=0.0, top_p=1.0, top_k=0)
-    with console.status(f"{len(bench.held_out)} held-out problems, {config.eval_samples} responses each"):
-        return {
-            "sampled": evaluate(
-                bench.sampler, bench.held_out, sampling=config.sampling, num_samples=config.eval_samples
-            ),
-            "greedy": evaluate(bench.sampler, bench.held_out, sampling=greedy, num_samples=1),
-        }
 
 
 def evaluation_table(title: str, evaluations: Mapping[str, Evaluation]) -> Table:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -159,6 +159,18 @@ def evaluate(
     return evaluation_of(groups, task=sampler.task.name, sampling=sampling, seed=sampler.seed)
 
 
+def evaluate_both(bench: Workbench, config: SharedSettings) -> dict[str, Evaluation]:
+    """The held-out problems "sampled" as in training, and "greedy" with one response each."""
+    kinds = {
+        "sampled": (config.sampling, config.eval_samples),
+        "greedy": (Sampling(config.sampling.max_new_tokens, temperature=0.0), 1),
+    }
+    return {
+        name: evaluate(bench.sampler, bench.held_out, sampling=sampling, num_samples=number)
+        for name, (sampling, number) in kinds.items()
+    }
+
+
 def evaluation_of(groups: Sequence[Group], *, task: str, sampling: Sampling, seed: int) -> Evaluation:
     """The evaluation that judged groups amount to."""
     return Evaluation(
@@ -210,14 +222,10 @@ def evaluate_and_record(
     bench: Workbench, run: Run, config: SharedSettings, iteration: int
 ) -> dict[str, float]:
     """Evaluates the policy after `iteration`, sampled and greedily; stores both, returns the metrics."""
-    sampled = evaluate(
-        bench.sampler, bench.held_out, sampling=config.sampling, num_samples=config.eval_samples
-    )
-    greedy_sampling = replace(config.sampling, temperature=0.0, top_p=1.0, top_k=0)
-    greedy = evaluate(bench.sampler, bench.held_out, sampling=greedy_sampling, num_samples=1)
-    run.save_evaluation(iteration, "sampled", sampled.to_dict())
-    run.save_evaluation(iteration, "greedy", greedy.to_dict())
-    return evaluation_metrics(sampled, greedy)
+    evaluations = evaluate_both(bench, config)
+    for name, evaluation in evaluations.items():
+        run.save_evaluation(iteration, name, evaluation.to_dict())
+    return evaluation_metrics(evaluations["sampled"], evaluations["greedy"])
 
 
 def evaluation_metrics(sampled: Evaluation, greedy: Evaluation) -> dict[str, float]:

@@ -21,7 +21,7 @@ def said(capsys, monkeypatch, *words):
 def test_a_setting_found_wrong_late_leaves_no_run_directory(tmp_path, capsys, monkeypatch):
     run = tmp_path / "run"
     message = said(capsys, monkeypatch, "train", "da3po", "task=maths", f"run={run}")
-    assert "task='maths' is unknown, did you mean 'math'?" in message
+    assert "task='maths' is unknown; did you mean 'math'?" in message
     assert not run.exists()
 
 

@@ -27,7 +27,7 @@ from hardwon.models.critic import Critic
 from hardwon.models.parallel import broadcast, on_main, shard, world
 from hardwon.models.tokens import decode_response
 from hardwon.offline.setup import Offline, OfflineSettings, open_offline
-from hardwon.offline.solutions import SOLUTIONS, Collected, collect, keep_balanced
+from hardwon.offline.solutions import Collected, keep_balanced
 from hardwon.progress import Display
 from hardwon.records import prompt_text, read_metrics
 from hardwon.run import Run
@@ -174,16 +174,8 @@ def open_repetition(config: Config, run: Run, display: Display, number: int) -> 
 def collect_stage(repetition: Repetition) -> list[Collected]:
     """Stage 1: solutions, the kept ones cut into steps."""
     config, folder = repetition.config, repetition.folder
-    collected = collect(
-        folder / SOLUTIONS,
-        repetition.offline.problems,
-        sampler=repetition.offline.bench.sampler,
-        sampling=config.sampling,
-        num_samples=config.solutions_per_problem,
-        choose=partial(keep_balanced, keep=config.kept_solutions),
-        iteration=repetition.stream(COLLECT),
-        progress=repetition.offline.progress("collect"),
-    )
+    choose = partial(keep_balanced, keep=config.kept_solutions)
+    collected = repetition.offline.collect(folder, choose, repetition.stream(COLLECT))
     if repetition.is_done("collect"):
         return collected
     records = [record for entry in collected for record in step_lines(entry, repetition.splitter)]

@@ -20,13 +20,12 @@ from hardwon.functional.preference import dpo
 from hardwon.models.policy import Policy
 from hardwon.models.tokens import pad_id
 from hardwon.offline.fitting import Fit
-from hardwon.offline.scoring import Span, micro_batches, score_spans
 from hardwon.offline.setup import Offline, OfflineSettings, open_offline
-from hardwon.offline.solutions import SOLUTIONS, Collected, collect, keep_balanced
-from hardwon.optimization import Optimizer, pack
+from hardwon.offline.solutions import Collected, keep_balanced
+from hardwon.optimization import pack
 from hardwon.progress import Display
-from hardwon.records import read_metrics
 from hardwon.run import Run
+from hardwon.scoring import Span, micro_batches, score_spans
 
 
 class Config(OfflineSettings):
@@ -56,31 +55,14 @@ def train(config: Config, run: Run, display: Display) -> Path:
     Resumes where the run directory is. ValueError if no problem has both right and wrong responses.
     """
     offline = open_offline(config, run, display)
-    collected = collect(
-        run.path / SOLUTIONS,
-        offline.problems,
-        sampler=offline.bench.sampler,
-        sampling=config.sampling,
-        num_samples=config.solutions_per_problem,
-        choose=partial(keep_balanced, keep=config.kept_solutions),
-        iteration=1,
-        progress=offline.progress("collect"),
-    )
+    collected = offline.collect(run.path, partial(keep_balanced, keep=config.kept_solutions))
     pairs = preference_pairs(collected, offline)
     if not pairs:
         raise ValueError(
             f"no problem of {len(collected)} has right and wrong responses, so there are no pairs: raise "
             "num_problems or solutions_per_problem"
         )
-    offline.fit(dpo_fit(pairs, offline, config), run.path / "model")
-    offline.evaluate_model(
-        run.path / "model",
-        {
-            "tokens/generated": float(sum(entry.num_tokens for entry in collected)),
-            "tokens/trained": sum(m.get("dpo/tokens") or 0.0 for m in read_metrics(run.path)),
-        },
-    )
-    return run.path / "model"
+    return offline.fit_once(dpo_fit(pairs, offline, config), collected)
 
 
 def preference_pairs(collected: Sequence[Collected], offline: Offline) -> list[tuple[Span, Span]]:
@@ -102,25 +84,11 @@ def dpo_fit(pairs: Sequence[tuple[Span, Span]], offline: Offline, config: Config
     flat = [span for pair in pairs for span in pair]
     scores = score_spans(policy, flat, config.sampling, pad_id(policy.tokenizer), config.micro_batch_tokens)
     reference_P2 = torch.tensor([float(s.sum()) for s in scores]).view(-1, 2)
-    optimizer = Optimizer(policy.model, config)
 
-    def update(chosen: Sequence[int], learning_rate: float) -> dict[str, float]:
-        metrics = accumulate(policy, [pairs[i] for i in chosen], reference_P2[list(chosen)], config)
-        return metrics | {"grad_norm": optimizer.step(learning_rate), "learning_rate": learning_rate}
+    def step(chosen: Sequence[int]) -> dict[str, float]:
+        return accumulate(policy, [pairs[i] for i in chosen], reference_P2[list(chosen)], config)
 
-    return Fit(
-        "dpo",
-        policy.model,
-        config,
-        optimizer,
-        sizes=[1] * len(pairs),
-        batch_size=config.batch_size,
-        epochs=config.epochs,
-        validations_per_epoch=config.validations_per_epoch,
-        update=update,
-        validate=offline.validate,
-        save=policy.save,
-    )
+    return offline.policy_fit("dpo", [1] * len(pairs), config.batch_size, step)
 
 
 def accumulate(

@@ -20,10 +20,11 @@ from hardwon.functional import masked
 from hardwon.functional.advantages import per_token
 from hardwon.functional.amplification import amplify
 from hardwon.functional.objectives import kl_k1, kl_k3, truncated_importance_weights
-from hardwon.models.parallel import all_reduce_sum, gather
+from hardwon.models.parallel import all_reduce_sum
 from hardwon.models.policy import Policy
 from hardwon.models.tokens import collate, pad_id
 from hardwon.optimization import Optimizer, accumulate, add_stats, cpu_workers, pack_share
+from hardwon.scoring import Span, score_spans
 
 if TYPE_CHECKING:
     from hardwon.algorithms.group_policy import Config
@@ -141,16 +142,10 @@ def joined(arrays: Sequence[np.ndarray]) -> Tensor:
     return torch.from_numpy(np.concatenate([np.empty(0, np.float32), *arrays])).float()
 
 
-@torch.no_grad()
 def score(policy: Policy, rows: Sequence[Row], config: Config) -> list[np.ndarray]:
     """Log-probs of every response token under `policy`, a float32 array a row."""
-    out: dict[int, np.ndarray] = {}
-    for indices, batch in batches_of(rows, policy, config.micro_batch_tokens):
-        log_probs_BT, _ = policy.log_probs(batch, config.sampling)
-        for b, index in enumerate(indices):
-            out[index] = log_probs_BT[b][batch.response_mask_BT[b].bool()].float().cpu().numpy()
-    found = {index: values for part in gather(out) for index, values in part.items()}
-    return [found[i] for i in range(len(rows))]
+    spans = [Span(row.prompt_ids, row.response_ids) for row in rows]
+    return score_spans(policy, spans, config.sampling, pad_id(policy.tokenizer), config.micro_batch_tokens)
 
 
 def update(

@@ -29,11 +29,11 @@ from hardwon.functional.masked import token_mean
 from hardwon.functional.objectives import clipped
 from hardwon.models.critic import Critic
 from hardwon.models.tokens import pad_id
-from hardwon.offline.scoring import Span, micro_batches
 from hardwon.optimization import Optimizer, learning_rate_at
 from hardwon.progress import Display, Interrupt
 from hardwon.rollouts import sample_groups
 from hardwon.run import Run
+from hardwon.scoring import Span, micro_batches
 from hardwon.workbench import SharedSettings, Workbench, check_prompts, open_workbench
 
 

@@ -15,14 +15,11 @@ from pydantic import Field
 from hardwon.functional.masked import token_mean
 from hardwon.models.parallel import all_reduce_sum
 from hardwon.models.tokens import pad_id
-from hardwon.offline.fitting import Fit
-from hardwon.offline.scoring import Span, micro_batches
 from hardwon.offline.setup import Offline, OfflineSettings, open_offline
-from hardwon.offline.solutions import SOLUTIONS, Collected, collect, keep_right
-from hardwon.optimization import Optimizer
+from hardwon.offline.solutions import Collected, keep_right
 from hardwon.progress import Display
-from hardwon.records import read_metrics
 from hardwon.run import Run
+from hardwon.scoring import Span, micro_batches
 
 
 class Config(OfflineSettings):
@@ -53,31 +50,18 @@ def train(config: Config, run: Run, display: Display) -> Path:
     Resumes where the run directory is. ValueError if no response was right.
     """
     offline = open_offline(config, run, display)
-    collected = collect(
-        run.path / SOLUTIONS,
-        offline.problems,
-        sampler=offline.bench.sampler,
-        sampling=config.sampling,
-        num_samples=config.solutions_per_problem,
-        choose=partial(keep_right, keep=config.kept_solutions),
-        iteration=1,
-        progress=offline.progress("collect"),
-    )
+    collected = offline.collect(run.path, partial(keep_right, keep=config.kept_solutions))
     spans = right_spans(collected, offline)
     if not spans:
         raise ValueError(
             f"none of {sum(c.num_sampled for c in collected)} responses was right: nothing to fit; "
             "raise num_problems or solutions_per_problem, or begin with a better model"
         )
-    offline.fit(sft_fit(spans, offline, config.batch_size), run.path / "model")
-    offline.evaluate_model(
-        run.path / "model",
-        {
-            "tokens/generated": float(sum(entry.num_tokens for entry in collected)),
-            "tokens/trained": sum(m.get("sft/tokens") or 0.0 for m in read_metrics(run.path)),
-        },
-    )
-    return run.path / "model"
+
+    def step(chosen: Sequence[int]) -> dict[str, float]:
+        return accumulate([spans[i] for i in chosen], offline)
+
+    return offline.fit_once(offline.policy_fit("sft", [1] * len(spans), config.batch_size, step), collected)
 
 
 def right_spans(collected: Sequence[Collected], offline: Offline) -> list[Span]:
@@ -91,34 +75,14 @@ def right_spans(collected: Sequence[Collected], offline: Offline) -> list[Span]:
     ]
 
 
-def sft_fit(spans: Sequence[Span], offline: Offline, batch_size: int) -> Fit:
-    """The fit of the policy to responses, each token weighing the same."""
+def accumulate(spans: Sequence[Span], offline: Offline) -> dict[str, float]:
+    """Gradients of the mean loss over all tokens of the step, whatever the micro-batches."""
     policy, config = offline.bench.policy, offline.config
-    optimizer = Optimizer(policy.model, config)
-
-    def update(chosen: Sequence[int], learning_rate: float) -> dict[str, float]:
-        rows = [spans[i] for i in chosen]
-        num_tokens, total = sum(len(row.response_ids) for row in rows), 0.0
-        for _, batch in micro_batches(rows, pad_id(policy.tokenizer), config.micro_batch_tokens):
-            log_probs_BT, _ = policy.log_probs(batch, config.sampling)
-            mask_BT = batch.response_mask_BT.to(log_probs_BT.device)
-            loss = token_mean(-log_probs_BT, mask_BT, num_tokens)
-            loss.backward()
-            total += float(loss.detach())
-        norm = optimizer.step(learning_rate)
-        metrics = {"tokens": float(num_tokens), "grad_norm": norm, "learning_rate": learning_rate}
-        return all_reduce_sum({"loss": total}) | metrics
-
-    return Fit(
-        "sft",
-        policy.model,
-        config,
-        optimizer,
-        sizes=[1] * len(spans),
-        batch_size=batch_size,
-        epochs=config.epochs,
-        validations_per_epoch=config.validations_per_epoch,
-        update=update,
-        validate=offline.validate,
-        save=policy.save,
-    )
+    num_tokens, total = sum(len(span.response_ids) for span in spans), 0.0
+    for _, batch in micro_batches(spans, pad_id(policy.tokenizer), config.micro_batch_tokens):
+        log_probs_BT, _ = policy.log_probs(batch, config.sampling)
+        mask_BT = batch.response_mask_BT.to(log_probs_BT.device)
+        loss = token_mean(-log_probs_BT, mask_BT, num_tokens)
+        loss.backward()
+        total += float(loss.detach())
+    return all_reduce_sum({"loss": total}) | {"tokens": float(num_tokens)}

@@ -46,7 +46,7 @@ class Fit:
 
     name        of this fit in the run; metrics are logged under the part before the `-`
     sizes       how many rows each item (which is never split over two steps) brings into a step
-    update      (indices of items, learning rate) -> metrics; one optimizer step
+    accumulate  (indices of items) -> metrics; leaves the gradients of one optimizer step
     validate    the policy or critic as it is now
     save        writes the model in its own format
     """
@@ -54,12 +54,11 @@ class Fit:
     name: str
     model: nn.Module
     settings: OptimizerSettings
-    optimizer: Optimizer
     sizes: Sequence[int]
     batch_size: int
     epochs: int
     validations_per_epoch: int
-    update: Callable[[Sequence[int], float], dict[str, float]]
+    accumulate: Callable[[Sequence[int]], dict[str, float]]
     validate: Callable[[], Validation]
     save: Callable[[Path], None]
 
@@ -82,7 +81,8 @@ def run_fit(fit: Fit, run: Run, display: Display, *, seed: int, checkpoint_every
     that a fit never hands on something worse than what it began with. On Ctrl-C or SIGTERM the step is
     finished and saved, then KeyboardInterrupt is raised.
     """
-    progress, best = _start(fit, run), target.with_name(f".{target.name}.best")
+    optimizer, best = Optimizer(fit.model, fit.settings), target.with_name(f".{target.name}.best")
+    progress = _start(fit, optimizer, run)
     steps = [
         batch
         for epoch in range(fit.epochs)
@@ -95,7 +95,8 @@ def run_fit(fit: Fit, run: Run, display: Display, *, seed: int, checkpoint_every
     with Interrupt(display) as interrupt:
         while progress.done < len(steps) and progress.misses < PATIENCE:
             rate = learning_rate_at(fit.settings, progress.done, len(steps))
-            metrics = fit.update(steps[progress.done], rate)
+            metrics = fit.accumulate(steps[progress.done])
+            metrics |= {"grad_norm": optimizer.step(rate), "learning_rate": rate}
             progress.done += 1
             metrics = {f"{fit.name.partition('-')[0]}/{k}": v for k, v in metrics.items()}
             if progress.done in wanted:
@@ -104,10 +105,10 @@ def run_fit(fit: Fit, run: Run, display: Display, *, seed: int, checkpoint_every
             display.update(progress.done, {k.rpartition("/")[2]: f"{v:.4g}" for k, v in metrics.items()})
             stop = any_rank(interrupt.requested)
             if stop or progress.done % checkpoint_every == 0:
-                _checkpoint(fit, run, progress)
+                _checkpoint(fit, optimizer, run, progress)
             if stop:
                 raise KeyboardInterrupt
-    _checkpoint(fit, run, progress)
+    _checkpoint(fit, optimizer, run, progress)
     on_main(partial(_move, best, target))
 
 
@@ -152,7 +153,7 @@ def _trained(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
-def _start(fit: Fit, run: Run) -> Progress:
+def _start(fit: Fit, optimizer: Optimizer, run: Run) -> Progress:
     """A fit's beginning, or where the newest checkpoint left it."""
     latest = run.latest_checkpoint()
     device = next(fit.model.parameters()).device
@@ -163,15 +164,15 @@ def _start(fit: Fit, run: Run) -> Progress:
     with torch.no_grad():
         for name, value in state["weights"].items():
             parameters[name].copy_(divided_like(value, parameters[name]))
-    fit.optimizer.load_state_dict(state["optimizer"])
+    optimizer.load_state_dict(state["optimizer"])
     return Progress(**state["progress"])
 
 
-def _checkpoint(fit: Fit, run: Run, progress: Progress) -> None:
+def _checkpoint(fit: Fit, optimizer: Optimizer, run: Run, progress: Progress) -> None:
     state = {
         "fit": fit.name,
         "progress": vars(progress),
-        "optimizer": fit.optimizer.state_dict(),
+        "optimizer": optimizer.state_dict(),
         "weights": _trained(fit.model),
     }
     run.checkpoint(progress.first + progress.done, lambda path: save_state(path / "state", state))

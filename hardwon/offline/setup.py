@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +14,9 @@ from hardwon.data import Problem
 from hardwon.evaluate import evaluate, evaluate_and_record
 from hardwon.models.policy import Policy
 from hardwon.offline.fitting import Fit, Validation, run_fit
+from hardwon.offline.solutions import SOLUTIONS, Choose, Collected, collect
 from hardwon.progress import Display
+from hardwon.records import read_metrics
 from hardwon.run import Run
 from hardwon.sharded_state import save_state
 from hardwon.workbench import SharedSettings, Workbench, check_prompts, open_workbench, resolve_dtype
@@ -70,6 +72,19 @@ class Offline:
 
         return show
 
+    def collect(self, folder: Path, choose: Choose, iteration: int = 1) -> list[Collected]:
+        """Solutions of the policy to all problems, in a file of `folder`; see `hardwon.offline.solutions`."""
+        return collect(
+            folder / SOLUTIONS,
+            self.problems,
+            sampler=self.bench.sampler,
+            sampling=self.config.sampling,
+            num_samples=self.config.solutions_per_problem,
+            choose=choose,
+            iteration=iteration,
+            progress=self.progress("collect"),
+        )
+
     def validate(self) -> Validation:
         """Accuracy on validation problems. It has fallen when it is below the best by half its interval."""
         self.bench.generator.load_weights(self.bench.policy)
@@ -80,6 +95,37 @@ class Offline:
             num_samples=self.config.eval_samples,
         ).mean_at_k()
         return Validation(result.value, result.value - result.low, {"validation_accuracy": result.value})
+
+    def policy_fit(
+        self,
+        name: str,
+        sizes: Sequence[int],
+        batch_size: int,
+        accumulate: Callable[[Sequence[int]], dict[str, float]],
+    ) -> Fit:
+        """A fit of the policy that stops when its accuracy on validation problems falls."""
+        policy, config = self.bench.policy, self.config
+        return Fit(
+            name,
+            policy.model,
+            config,
+            sizes,
+            batch_size,
+            config.epochs,
+            config.validations_per_epoch,
+            accumulate,
+            self.validate,
+            policy.save,
+        )
+
+    def fit_once(self, fit: Fit, collected: Sequence[Collected]) -> Path:
+        """A method's only fit: evaluated, its cost in tokens logged. Returns the trained model's place."""
+        target = self.run.path / "model"
+        self.fit(fit, target)
+        trained = sum(m.get(f"{fit.name}/tokens") or 0.0 for m in read_metrics(self.run.path))
+        generated = float(sum(entry.num_tokens for entry in collected))
+        self.evaluate_model(target, {"tokens/generated": generated, "tokens/trained": trained})
+        return target
 
     def fit(self, fit: Fit, target: Path) -> None:
         """`run_fit` with the settings of this run."""

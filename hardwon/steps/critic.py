@@ -25,7 +25,7 @@ from hardwon.models.critic import Critic
 from hardwon.models.parallel import add_up, all_reduce_sum
 from hardwon.models.policy import Policy
 from hardwon.offline.fitting import Fit, Validation
-from hardwon.optimization import Optimizer, pack_share
+from hardwon.optimization import pack_share
 from hardwon.steps.critic_metrics import auc, bce, correlation, critic_report
 from hardwon.steps.formats import JudgedSolution, from_math_shepherd, from_trl, read_parquet
 from hardwon.steps.split import StepSplitter
@@ -93,12 +93,10 @@ def critic_fit(
     validations_per_epoch: int,
 ) -> Fit:
     """The fit of the critic to `examples`; an item is a state."""
-    optimizer = Optimizer(model.critic.model, settings)
     labels = np.array([e.correct / e.judged for e in held_out])
 
-    def update(chosen: Sequence[int], learning_rate: float) -> dict[str, float]:
-        metrics = accumulate(model, [examples[i] for i in chosen])
-        return metrics | {"grad_norm": optimizer.step(learning_rate), "learning_rate": learning_rate}
+    def step(chosen: Sequence[int]) -> dict[str, float]:
+        return accumulate(model, [examples[i] for i in chosen])
 
     def validate() -> Validation:
         loss = bce(model.values([e.ids for e in held_out]).double().numpy(), labels)
@@ -108,12 +106,11 @@ def critic_fit(
         name,
         model.critic.model,
         settings,
-        optimizer,
         sizes=[1] * len(examples),
         batch_size=batch_size,
         epochs=epochs,
         validations_per_epoch=validations_per_epoch,
-        update=update,
+        accumulate=step,
         validate=validate,
         save=model.critic.save,
     )

@@ -20,9 +20,8 @@ from hardwon.models.parallel import add_up, all_reduce_sum
 from hardwon.models.policy import Policy
 from hardwon.models.tokens import pad_id
 from hardwon.offline.fitting import Fit
-from hardwon.offline.scoring import Span, micro_batches, score_spans
 from hardwon.offline.setup import Offline
-from hardwon.optimization import Optimizer
+from hardwon.scoring import Span, micro_batches, score_spans
 
 
 def spans_of(rows: Sequence[dict[str, Any]], offline: Offline) -> list[Span]:
@@ -57,11 +56,10 @@ def policy_fit(
     items = list(states.values())
     spans = spans_of(rows, offline)
     advantages = torch.tensor([row["advantage"] for row in rows])
-    optimizer = Optimizer(policy.model, config)
 
-    def update(chosen: Sequence[int], learning_rate: float) -> dict[str, float]:
+    def step(chosen: Sequence[int]) -> dict[str, float]:
         indices = [i for item in chosen for i in items[item]]
-        metrics = accumulate(
+        return accumulate(
             policy,
             [spans[i] for i in indices],
             advantages[indices],
@@ -69,21 +67,8 @@ def policy_fit(
             beta,
             config.micro_batch_tokens,
         )
-        return metrics | {"grad_norm": optimizer.step(learning_rate), "learning_rate": learning_rate}
 
-    return Fit(
-        name,
-        policy.model,
-        config,
-        optimizer,
-        sizes=[len(item) for item in items],
-        batch_size=batch_size,
-        epochs=config.epochs,
-        validations_per_epoch=config.validations_per_epoch,
-        update=update,
-        validate=offline.validate,
-        save=policy.save,
-    )
+    return offline.policy_fit(name, [len(item) for item in items], batch_size, step)
 
 
 def accumulate(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any
 
+from hardwon.config import nearest
 from hardwon.tasks.task import Task
 
 __all__ = ["TASKS", "Task", "load_task"]
@@ -86,9 +86,3 @@ def import_load(name: str) -> Callable[..., Task]:
         raise ImportError(
             f"task={name!r} needs the package {error.name!r}: pip install 'hardwon[{extra}]'", name=error.name
         ) from error
-
-
-def nearest(word: str, known: Any) -> str:
-    """', did you mean X?' for messages, or '' if nothing is close."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f", did you mean {close[0]!r}?" if close else ""

@@ -11,8 +11,8 @@ from typing import Any
 
 from reasoning_gym.factory import DATASETS
 
+from hardwon.config import nearest
 from hardwon.data import Problem, Verdict
-from hardwon.tasks import nearest
 from hardwon.tasks.rows import prompt_key
 from hardwon.tasks.task import Split, Task
 from hardwon.verifiers import reasoning_gym as gym

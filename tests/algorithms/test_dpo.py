@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from hardwon.algorithms.dpo import Config, accumulate, summed_log_probs
 from hardwon.models.policy import Policy
-from hardwon.offline.scoring import Span
+from hardwon.scoring import Span
 from hardwon.records import read_metrics
 
 SETTINGS = {

@@ -71,5 +71,5 @@ def test_load_task_names_what_is_wrong():
         load_task("maths")
     with pytest.raises(ValueError, match="task='math' needs data=<file or data set>"):
         load_task("math")
-    with pytest.raises(ValueError, match="takes no 'verifier_second', did you mean 'verifier_seconds'"):
+    with pytest.raises(ValueError, match="takes no 'verifier_second'; did you mean 'verifier_seconds'"):
         load_task("math", data="x.jsonl", verifier_second=3)

@@ -130,7 +130,7 @@ def test_problems_do_not_depend_on_the_hash_seed_of_the_process():
 def test_unknown_names_and_options():
     with pytest.raises(ValueError, match="did you mean 'leg_counting'"):
         load("leg_countin")
-    with pytest.raises(ValueError, match="takes no 'max_animal', did you mean 'max_animals'"):
+    with pytest.raises(ValueError, match="takes no 'max_animal'; did you mean 'max_animals'"):
         load("leg_counting", max_animal=3)
     with pytest.raises(ValueError, match="leg_counting with"):
         load("leg_counting", min_animals=-1)

@@ -24,7 +24,7 @@ class Span:
     """Tokens to score, `response_ids` after `prefix_ids`, with an old log-prob each if known."""
 
     prefix_ids: tuple[int, ...]
-    response_ids: tuple[int, ...]
+    response_ids: Sequence[int] | np.ndarray
     log_probs: np.ndarray | None = None
 
     @property
