@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -140,10 +140,6 @@ class Group:
         """Correct / judged, from verdicts and never from rewards; NaN if none was judged."""
         judged = self.judged
         return sum(r.verdict.correct for r in judged) / len(judged) if judged else math.nan
-
-    def with_rewards(self, rewards: Sequence[float]) -> Group:
-        rollouts = (replace(r, reward=x) for r, x in zip(self.rollouts, rewards, strict=True))
-        return replace(self, rollouts=tuple(rollouts))
 
 
 @dataclass(frozen=True)

@@ -237,10 +237,6 @@ class Run:
         """The newest whole checkpoint, verified when the run was opened; None in a new run."""
         return self._latest
 
-    def best_checkpoint(self) -> Checkpoint | None:
-        """The checkpoint with the highest metric."""
-        return checkpoints.best_checkpoint(self.path / "checkpoints")
-
     # ---------------------------------------------------------------------------------- open and shut
 
     def _open_sinks(self, names: Iterable[str], first_iteration: int) -> None:

@@ -14,8 +14,9 @@ def rollout(outcome="correct", reward=1.0, length=3):
     return Rollout(sample, "text", Verdict(outcome), reward)
 
 
-def group(problem, outcomes=("correct", "wrong"), iteration=1):
-    rollouts = tuple(rollout(o, 1.0 if o == "correct" else -1.0) for o in outcomes)
+def group(problem, outcomes=("correct", "wrong"), iteration=1, rewards=None):
+    rewards = rewards or [1.0 if o == "correct" else -1.0 for o in outcomes]
+    rollouts = tuple(rollout(o, r) for o, r in zip(outcomes, rewards, strict=True))
     return Group(State(problem), (1, 2), rollouts, iteration)
 
 
@@ -68,13 +69,13 @@ def test_a_group_is_kept_by_its_verdicts(outcomes, kept):
 
 def test_shaped_rewards_do_not_make_a_group_varied():
     """Overlong punishment gives different rewards to equal verdicts: std > 0, but nothing to learn."""
-    both_wrong = group(PROBLEMS[0], ("wrong", "wrong")).with_rewards([-1.0, -1.5])
+    both_wrong = group(PROBLEMS[0], ("wrong", "wrong"), rewards=[-1.0, -1.5])
     assert not keep_varied(both_wrong)
 
 
 def test_constant_fractional_rewards_are_dropped():
     """Known from other libraries: a mean strictly between 0 and 1 is no sign of variety."""
-    assert not keep_varied(group(PROBLEMS[0], ("wrong",) * 8).with_rewards([0.5] * 8))
+    assert not keep_varied(group(PROBLEMS[0], ("wrong",) * 8, rewards=[0.5] * 8))
 
 
 def test_a_reward_that_never_varies_ends_after_the_cap():

@@ -285,9 +285,8 @@ def test_the_last_n_and_the_best_checkpoint_are_kept(tmp_path):
     with Run.create(tmp_path / "run", CONFIG, keep_last=2) as run:
         for iteration, metric in enumerate([0.1, 0.9, 0.9, math.nan, None, 0.2]):
             run.checkpoint(iteration, writer(), metric)
-        # Of two equals the earlier one is the best.
-        assert run.best_checkpoint().iteration == 1
         kept = sorted(p.name for p in (run.path / "checkpoints").iterdir())
+    # Of two equals, here 0.9, the earlier one is the best.
     assert kept == ["iteration-000001", "iteration-000004", "iteration-000005"]
 
 

@@ -171,11 +171,6 @@ def kl_k1(log_probs_BT: Tensor, reference_log_probs_BT: Tensor) -> Tensor:
     return log_probs_BT - reference_log_probs_BT
 
 
-def kl_k2(log_probs_BT: Tensor, reference_log_probs_BT: Tensor) -> Tensor:
-    """(log(pi / pi_ref))^2 / 2: biased in value; on-policy its gradient is that of KL(pi || pi_ref)."""
-    return (log_probs_BT - reference_log_probs_BT).square() / 2
-
-
 def kl_k3(log_probs_BT: Tensor, reference_log_probs_BT: Tensor) -> Tensor:
     """pi_ref / pi - log(pi_ref / pi) - 1: unbiased and never negative (GRPO, arXiv 2402.03300)."""
     log_ratio_BT = (reference_log_probs_BT - log_probs_BT).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)

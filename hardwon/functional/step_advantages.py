@@ -22,7 +22,7 @@ def monte_carlo_values(successes: Tensor, trials: Tensor) -> Tensor:
 
 
 def smoothed_rates(successes: Tensor, trials: Tensor) -> Tensor:
-    """(successes + 1/2) / (trials + 1): strictly inside (0, 1), for where a logit or an error is needed."""
+    """(successes + 1/2) / (trials + 1): strictly inside (0, 1), for where an error is needed."""
     _check_counts(successes, trials)
     return (successes.float() + 0.5) / (trials + 1)
 
@@ -31,19 +31,6 @@ def value_standard_errors(successes: Tensor, trials: Tensor) -> Tensor:
     """sqrt(r (1 - r) / trials) at the smoothed rate r, so that 0 of 16 does not claim to be certain."""
     rates = smoothed_rates(successes, trials)
     return (rates * (1 - rates) / trials).sqrt()
-
-
-def value_logits(successes: Tensor, trials: Tensor) -> Tensor:
-    """log r / (1 - r) at the smoothed rate r; finite for 0 of n and n of n."""
-    return smoothed_rates(successes, trials).logit()
-
-
-def unique_actions(actions: list[tuple[int, ...]]) -> dict[tuple[int, ...], int]:
-    """How often each sampled action (its token ids) occurs, in order of first appearance."""
-    counts: dict[tuple[int, ...], int] = {}
-    for action in actions:
-        counts[action] = counts.get(action, 0) + 1
-    return counts
 
 
 def action_values(next_values_SM: Tensor, rewards_SM: Tensor, terminal_SM: Tensor) -> Tensor:

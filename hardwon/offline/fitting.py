@@ -70,7 +70,6 @@ class Progress:
     first: int
     done: int = 0
     best: float = -np.inf
-    best_at: int = 0
     misses: int = 0
 
 
@@ -133,7 +132,7 @@ def _validated(fit: Fit, progress: Progress, best: Path) -> dict[str, float]:
     """Validate; keep the model if it is the best so far, count a miss if it is clearly worse."""
     result = fit.validate()
     if result.score > progress.best:
-        progress.best, progress.best_at = result.score, progress.done
+        progress.best = result.score
         temporary = best.with_name(f"{best.name}.partial")
         on_main(partial(shutil.rmtree, temporary, ignore_errors=True))
         fit.save(temporary)

@@ -206,9 +206,7 @@ def test_verl_aggregations(verl):
         torch.testing.assert_close(value, verl.agg_loss(losses_BT, MASK, mode, loss_scale_factor=12))
 
 
-@pytest.mark.parametrize(
-    ("name", "ours"), [("k1", objectives.kl_k1), ("k2", objectives.kl_k2), ("k3", objectives.kl_k3)]
-)
+@pytest.mark.parametrize(("name", "ours"), [("k1", objectives.kl_k1), ("k3", objectives.kl_k3)])
 def test_verl_kl(verl, name, ours):
     log_probs_BT, reference_BT, _ = batch()
     theirs_BT = verl.kl_penalty(log_probs_BT, reference_BT, name)

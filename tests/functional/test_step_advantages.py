@@ -10,8 +10,6 @@ from hardwon.functional.step_advantages import (
     select_states,
     smoothed_rates,
     step_advantages,
-    unique_actions,
-    value_logits,
     value_standard_errors,
 )
 
@@ -20,12 +18,10 @@ def test_three_of_eight_is_a_rate_and_not_a_label():
     assert monte_carlo_values(torch.tensor([3, 0, 16]), torch.tensor([8, 16, 16])).tolist() == [0.375, 0, 1]
 
 
-def test_smoothing_keeps_logits_finite():
-    # 0 of 16 -> (1/2) / 17 = 1/34, logit log(1/33); 16 of 16 the opposite; 4 of 8 -> 1/2 -> 0.
+def test_smoothing_keeps_rates_off_the_edges():
+    # 0 of 16 -> (1/2) / 17 = 1/34; 16 of 16 the opposite; 4 of 8 -> 1/2.
     successes, trials = torch.tensor([0, 16, 4]), torch.tensor([16, 16, 8])
     torch.testing.assert_close(smoothed_rates(successes, trials), torch.tensor([1 / 34, 33 / 34, 0.5]))
-    expected = torch.tensor([-math.log(33), math.log(33), 0.0])
-    torch.testing.assert_close(value_logits(successes, trials), expected)
 
 
 def test_standard_errors():
@@ -34,16 +30,10 @@ def test_standard_errors():
     torch.testing.assert_close(errors, torch.tensor([math.sqrt(1 / 32), math.sqrt(33 / 34**2 / 16)]))
 
 
-@pytest.mark.parametrize(
-    "function", [monte_carlo_values, smoothed_rates, value_logits, value_standard_errors]
-)
+@pytest.mark.parametrize("function", [monte_carlo_values, smoothed_rates, value_standard_errors])
 def test_impossible_counts_are_refused(function):
     with pytest.raises(ValueError, match="at least one trial"):
         function(torch.tensor([0]), torch.tensor([0]))
-
-
-def test_unique_actions_keep_order_and_counts():
-    assert unique_actions([(5, 6), (7,), (5, 6), (8,), (5, 6)]) == {(5, 6): 3, (7,): 1, (8,): 1}
 
 
 def test_terminal_actions_use_their_reward():
