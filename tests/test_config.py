@@ -68,6 +68,32 @@ def test_dual_clip_needs_a_clipped_loss():
         resolve("gspo", {"dual_clip": 10.0})
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "settings", "message"),
+    [
+        ("da3po", {"clip_low": 1.5}, r"clip_low=1.5: .* nearest valid choice is 1.0"),
+        ("cispo", {"clip_low": 2.0}, r"clip_low=2.0: .* nearest valid choice is 1.0"),
+        ("ppo", {"clip": 1.5}, r"clip=1.5: .* less than or equal to 1"),
+        ("grpo", {"clip_high": None}, r"clip_high=null: grpo has this bound; its paper's is 0.2"),
+        ("sapo", {"clip_high": 0.3}, r"clip_high=0.3: the loss of sapo has no bounds; leave clip_high out"),
+        ("gpg", {"clip_low": 0.1}, r"clip_low=0.1: the loss of gpg has no bounds"),
+    ],
+)
+def test_clip_bounds_are_checked_before_anything_runs(algorithm, settings, message):
+    with pytest.raises(ValueError, match=message):
+        resolve(algorithm, settings)
+
+
+def test_a_bound_of_the_log_ratio_may_be_wide():
+    assert resolve("gmpo", {"clip_low": 1.5}).clip_low == 1.5  # ratios above e^-1.5
+
+
+def test_a_run_without_bounds_resumes_with_what_it_stored():
+    stored = resolve("sapo").model_dump()
+    assert stored["clip_low"] is None
+    assert resolve("sapo", stored).model_dump() == stored
+
+
 def test_later_layers_win_and_embedded_settings_apply_to_the_embedded_model_alone():
     paper = resolve("da3po", {"model": "org/some-model", "task": "math"})
     assert (paper.clip_low, paper.clip_high, paper.group_size, paper.learning_rate) == (0.2, 0.28, 16, 1e-6)

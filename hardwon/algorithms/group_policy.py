@@ -24,7 +24,7 @@ from hardwon.config import OptimizerSettings
 from hardwon.data import Group, Problem, State, Verdict
 from hardwon.dynamic_sampling import DynamicSampler, Fill, ProblemStream, keep_all, keep_varied
 from hardwon.evaluate import evaluate_and_record
-from hardwon.functional.objectives import clipped
+from hardwon.functional.objectives import cispo, clipped, gspo
 from hardwon.functional.reward_shaping import soft_overlong_punishment
 from hardwon.models.parallel import any_rank, divided_like, gathered, shard, world
 from hardwon.models.policy import Policy
@@ -48,8 +48,8 @@ class Config(SharedSettings, OptimizerSettings):
     group_size: int = 16
     updates_per_iteration: int = Field(16, gt=0, description="mini-batches of an iteration")
     epochs_per_iteration: int = Field(1, gt=0, description="passes over the mini-batches")
-    clip_low: float = Field(0.2, gt=0)
-    clip_high: float = Field(0.2, gt=0)
+    clip_low: float | None = Field(0.2, gt=0, description="null: the recipe has no bounds")
+    clip_high: float | None = Field(0.2, gt=0)
     dual_clip: float | None = Field(
         None, gt=1, description="bound for negative advantages; public recipe: 10"
     )
@@ -100,8 +100,7 @@ class Config(SharedSettings, OptimizerSettings):
                 f"amplification={self.amplification}: {self.algorithm} has its KL in the reward and so an "
                 "advantage a token, which amplification does not cover; set kl_coef=0 or amplification=none"
             )
-        if self.dual_clip and RECIPES[self.algorithm].objective is not clipped:
-            raise ValueError(f"dual_clip={self.dual_clip}: {self.algorithm} has no clipped loss to cap")
+        check_bounds(self, RECIPES[self.algorithm])
         if self.overlong == "punish" and self.overlong_buffer > self.max_new_tokens:
             raise ValueError(
                 f"overlong_buffer={self.overlong_buffer} is longer than "
@@ -109,6 +108,26 @@ class Config(SharedSettings, OptimizerSettings):
                 f"{max(self.max_new_tokens // 5, 1)}"
             )
         return self
+
+
+def check_bounds(config: Config, recipe: Recipe) -> None:
+    """ValueError for a bound that the recipe's loss does not have, lacks, or cannot have."""
+    for name, value in (("clip_low", config.clip_low), ("clip_high", config.clip_high)):
+        published = recipe.settings[name]
+        if published is None and value is not None and name in config.model_fields_set:
+            raise ValueError(
+                f"{name}={value}: the loss of {config.algorithm} has no bounds; leave {name} out"
+            )
+        if published is not None and value is None:
+            raise ValueError(f"{name}=null: {config.algorithm} has this bound; its paper's is {published}")
+    bounds_the_ratio = recipe.objective in (clipped, gspo, cispo)
+    if bounds_the_ratio and config.clip_low is not None and config.clip_low > 1:
+        raise ValueError(
+            f"clip_low={config.clip_low}: {config.algorithm} bounds the ratio, which is never below 0, from "
+            "below by 1 - clip_low; the nearest valid choice is 1.0"
+        )
+    if config.dual_clip and recipe.objective is not clipped:
+        raise ValueError(f"dual_clip={config.dual_clip}: {config.algorithm} has no clipped loss to cap")
 
 
 # Settings of ours for the packaged models, over the papers': a run of minutes on two CPU cores.

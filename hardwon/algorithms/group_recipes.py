@@ -104,14 +104,18 @@ GPG = GRPO.but(
     advantages=gpg,
     objective=objectives.gpg,
     aggregation="token_mean",
-    settings=_settings(kl_coef=0.0),
+    settings=_settings(clip_low=None, clip_high=None, kl_coef=0.0),
 )
 GMPO = GRPO.but(
     "arXiv 2507.20673",
     objective=gmpo,
     settings=_settings(clip_low=0.4, clip_high=0.4, kl_coef=0.0),
 )
-SAPO = GRPO.but("arXiv 2511.20347", objective=sapo, settings=_settings(kl_coef=0.0))
+SAPO = GRPO.but(
+    "arXiv 2511.20347",
+    objective=sapo,
+    settings=_settings(clip_low=None, clip_high=None, kl_coef=0.0),
+)
 OPO = GRPO.but(
     "arXiv 2505.23585",
     advantages=length_weighted,

@@ -205,11 +205,10 @@ def token_losses(
     log_probs_BT, entropy_BT = policy.log_probs(batch, config.sampling)
     batch = to_device(batch, log_probs_BT.device)
     mask_BT = batch.response_mask_BT
-    bounds = {"clip_low": config.clip_low, "clip_high": config.clip_high}
-    if config.dual_clip is not None:
-        bounds["dual_clip"] = config.dual_clip
+    bounds = {name: getattr(config, name) for name in ("clip_low", "clip_high", "dual_clip")}
+    given = {name: bound for name, bound in bounds.items() if bound is not None}
     losses_BT, stats = recipe.objective(
-        log_probs_BT, batch.old_log_probs_BT, batch.advantages_BT, mask_BT, **bounds
+        log_probs_BT, batch.old_log_probs_BT, batch.advantages_BT, mask_BT, **given
     )
     stats = {**stats, "entropy": masked.masked_sum(entropy_BT, mask_BT)}
     if batch.reference_log_probs_BT is not None:

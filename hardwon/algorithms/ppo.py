@@ -46,7 +46,7 @@ class Config(SharedSettings, OptimizerSettings):
     samples_per_prompt: int = Field(1, gt=0)
     updates_per_iteration: int = Field(4, gt=0, description="mini-batches of an epoch")
     epochs_per_iteration: int = Field(1, gt=0)
-    clip: float = Field(0.2, gt=0)
+    clip: float = Field(0.2, gt=0, le=1)
     value_clip: float = Field(0.2, gt=0)
     gae_lambda: float = Field(1.0, ge=0, le=1)
     critic_learning_rate: float = Field(5e-6, gt=0)
