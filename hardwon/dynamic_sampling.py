@@ -157,7 +157,7 @@ class DynamicSampler:
             self.accepted = ACCEPT_RATE_MEMORY * self.accepted + len(passed)
         used, self.carried = kept[: self.num_groups], kept[self.num_groups :]
         dropped = [g for g in sampled if not self.keep(g)]
-        metrics = self._metrics(used, dropped, expired, rounds, num_carried)
+        metrics = self._metrics(used, sampled, dropped, expired, rounds, num_carried)
         return Fill(used, sampled, dropped + expired, metrics)
 
     def put_back(self, groups: list[Group]) -> None:
@@ -174,13 +174,21 @@ class DynamicSampler:
         return expired
 
     def _metrics(
-        self, used: list[Group], dropped: list[Group], expired: list[Group], rounds: int, num_carried: int
+        self,
+        used: list[Group],
+        sampled: list[Group],
+        dropped: list[Group],
+        expired: list[Group],
+        rounds: int,
+        num_carried: int,
     ) -> dict[str, float]:
+        """Counts of groups; all correct and all wrong are of those sampled now, dropped or not."""
         return {
             "dynamic_sampling/rounds": rounds,
             "dynamic_sampling/kept": len(used),
-            "dynamic_sampling/all_correct": sum(g.success_rate == 1 for g in dropped),
-            "dynamic_sampling/all_wrong": sum(g.success_rate == 0 for g in dropped),
+            "dynamic_sampling/dropped": len(dropped),
+            "dynamic_sampling/all_correct": sum(g.success_rate == 1 for g in sampled),
+            "dynamic_sampling/all_wrong": sum(g.success_rate == 0 for g in sampled),
             "dynamic_sampling/carried": num_carried,
             "dynamic_sampling/expired": len(expired),
             "dynamic_sampling/accept_rate": self.accept_rate,

@@ -115,8 +115,8 @@ def plot_all(runs: Sequence[Curves], folder: Path) -> dict[str, tuple[str, str]]
         figures["held_out"] = ("Accuracy on held-out problems", lambda: held_out(runs))
     if any(len(run.success) for run in runs):
         figures["success_histogram"] = ("Success rates of prompts over time", lambda: success_histogram(runs))
-    if any("dynamic_sampling/kept" in run.metrics for run in runs):
-        figures["groups"] = ("Groups kept and dropped", lambda: groups(runs))
+    if any("dynamic_sampling/dropped" in run.metrics for run in runs):
+        figures["groups"] = ("Groups by their responses", lambda: groups(runs))
     for spec in (*LINES, *fit_lines(runs)):
         if any(metric in run.metrics for run in runs for metric, _ in spec.series):
             figures[spec.name] = (spec.title, lambda spec=spec: lines(runs, spec))  # type: ignore[misc]
@@ -237,18 +237,33 @@ def success_histogram(runs: Sequence[Curves]) -> Figure:
     return figure
 
 
+GROUPS = ("kept", "dropped", "all_wrong", "all_correct")
+
+
 def groups(runs: Sequence[Curves]) -> Figure:
-    """Where the sampled groups went: kept, or dropped because all responses were right or all wrong."""
-    shown = [run for run in runs if "dynamic_sampling/kept" in run.metrics]
-    figure, all_axes = _panels("Groups kept and dropped, an iteration", shown)
-    parts = (("kept", COLORS[0]), ("all_wrong", COLORS[1]), ("all_correct", COLORS[2]))
+    """Groups with right and wrong responses, and those all wrong or all right: what a filter drops."""
+    shown = [run for run in runs if "dynamic_sampling/dropped" in run.metrics]
+    figure, all_axes = _panels("Groups by their responses, an iteration", shown)
     for axes, run in zip(all_axes, shown, strict=True):
-        iterations, _ = thin(*run.metrics["dynamic_sampling/kept"])
-        heights = [smooth(thin(*run.metrics[f"dynamic_sampling/{name}"])[1]) for name, _ in parts]
-        labels = ["kept", "dropped: all wrong", "dropped: all right"]
-        colors = [color for _, color in parts]
+        iterations, _ = run.metrics["dynamic_sampling/dropped"]
+        counts = {name: run.metrics[f"dynamic_sampling/{name}"][1] for name in GROUPS}
+        uniform = counts["all_wrong"] + counts["all_correct"]
+        # Without dynamic sampling uniform groups are trained on, and so among the kept ones.
+        mixed = counts["kept"] - np.maximum(uniform - counts["dropped"], 0)
+        parts = {
+            "right and wrong": mixed,
+            "all wrong": counts["all_wrong"],
+            "all right": counts["all_correct"],
+        }
+        heights = [smooth(thin(iterations, part)[1]) for part in parts.values()]
         axes.stackplot(
-            iterations, *heights, colors=colors, labels=labels, alpha=0.75, edgecolor=PAPER, linewidth=0.6
+            thin(iterations, mixed)[0],
+            *heights,
+            colors=COLORS[: len(parts)],
+            labels=list(parts),
+            alpha=0.75,
+            edgecolor=PAPER,
+            linewidth=0.6,
         )
         if run.metrics.get("dynamic_sampling/carried", (0, np.zeros(1)))[1].any():
             x, carried = thin(*run.metrics["dynamic_sampling/carried"])

@@ -75,6 +75,7 @@ def record_iteration(run, rng, iteration, batch):
         "grad_norm": math.exp(0.3 * noise[5]),
         "dynamic_sampling/rounds": 2,
         "dynamic_sampling/kept": kept.sum(),
+        "dynamic_sampling/dropped": (~kept).sum(),
         "dynamic_sampling/all_correct": (rates == 1).sum(),
         "dynamic_sampling/all_wrong": (rates == 0).sum(),
         "dynamic_sampling/carried": rng.integers(0, 3),

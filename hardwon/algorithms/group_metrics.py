@@ -92,7 +92,7 @@ def figures(metrics: Mapping[str, float]) -> dict[str, str]:
         "reward": f"{metrics['reward']:+.2f}",
         "entropy": f"{metrics.get('entropy', math.nan):.2f}",
         "kept": f"{metrics['dynamic_sampling/kept']:.0f}",
-        "dropped": f"{metrics['dynamic_sampling/all_correct'] + metrics['dynamic_sampling/all_wrong']:.0f}",
+        "dropped": f"{metrics['dynamic_sampling/dropped']:.0f}",
         "tok/s": f"{metrics['tokens_per_second']:,.0f}",
     }
     if "eval/mean@1" in metrics:

@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 
 from hardwon.algorithms.group_metrics import Clock, describe, figures
 from hardwon.algorithms.group_recipes import RECIPES, Recipe
-from hardwon.algorithms.group_update import Row, make_rows, update
+from hardwon.algorithms.group_update import Row, has_loss, make_rows, update
 from hardwon.config import OptimizerSettings
 from hardwon.data import Group, Problem, State, Verdict
 from hardwon.dynamic_sampling import DynamicSampler, Fill, ProblemStream, keep_all, keep_varied
@@ -129,6 +129,8 @@ def check_bounds(config: Config, recipe: Recipe) -> None:
     if config.dual_clip and recipe.objective is not clipped:
         raise ValueError(f"dual_clip={config.dual_clip}: {config.algorithm} has no clipped loss to cap")
 
+
+SHORTFALL = ("kept", "rounds", "all_wrong", "all_correct")
 
 # Settings of ours for the packaged models, over the papers': a run of minutes on two CPU cores.
 EMBEDDED: Mapping[str, Any] = {
@@ -262,11 +264,7 @@ def trainable(trainer: Trainer, fill: Fill) -> list[Group]:
     if not missing or config.on_shortfall == "train":
         return fill.groups
     if config.on_shortfall == "fail":
-        raise RuntimeError(
-            f"only {len(fill.groups)} of prompts_per_iteration={config.prompts_per_iteration} groups "
-            f"were varied after max_rounds={config.max_rounds}. Raise max_rounds, or set "
-            "on_shortfall=train or skip"
-        )
+        raise RuntimeError(f"{shortfall(config, fill.metrics)}. Or set on_shortfall=train or skip")
     trainer.prompts.put_back(fill.groups)
     return []
 
@@ -278,12 +276,19 @@ def warn_of_short_batch(
     groups = int(metrics["groups_trained"])
     if groups == config.prompts_per_iteration or iteration & (iteration - 1):
         return
-    display.print(
-        f"iteration {iteration}: after {metrics['dynamic_sampling/rounds']:.0f} rounds only "
-        f"{metrics['dynamic_sampling/kept']:.0f} of {config.prompts_per_iteration} groups were varied "
-        f"({metrics['dynamic_sampling/all_wrong']:.0f} all wrong, "
-        f"{metrics['dynamic_sampling/all_correct']:.0f} all correct); trained on {groups}. "
-        "Problems of another difficulty, or a larger group_size, would help"
+    display.print(f"iteration {iteration}: trained on {groups} groups; {shortfall(config, metrics)}")
+
+
+def shortfall(config: Config, metrics: Mapping[str, float]) -> str:
+    """Why a batch is short, and what would help: the filter, or data with too few problems."""
+    count = {name: f"{metrics[f'dynamic_sampling/{name}']:.0f}" for name in SHORTFALL}
+    wanted = f"prompts_per_iteration={config.prompts_per_iteration}"
+    if not config.dynamic_sampling:
+        return f"{wanted}, and the data has only {count['kept']} problems. Lower it, or add problems"
+    return (
+        f"only {count['kept']} of {wanted} groups were varied in {count['rounds']} of "
+        f"max_rounds={config.max_rounds} ({count['all_wrong']} all wrong, {count['all_correct']} all "
+        "correct). More rounds, problems of another difficulty or a larger group_size would help"
     )
 
 
@@ -313,13 +318,13 @@ def record_rollouts(
     advantages_PG: torch.Tensor,
 ) -> None:
     """Store what was trained on, and what never will be; a carried group is stored when its time comes."""
-    untrained = fill.dropped + (trainer.prompts.carried if iteration == trainer.config.iterations else [])
-    everything = groups + untrained
-    shape = (len(everything), trainer.config.group_size)
-    advantages = np.full(shape, np.nan)
+    everything = groups + fill.dropped
+    trained = np.zeros((len(everything), trainer.config.group_size), bool)
+    for p, group in enumerate(groups):
+        trained[p] = [has_loss(rollout, trainer.config) for rollout in group.rollouts]
+    advantages = np.full(trained.shape, np.nan)
     advantages[: len(groups)] = advantages_PG.numpy()
-    trained = np.arange(len(everything))[:, None] < len(groups)
-    run.save_rollouts(iteration, everything, advantages, trained=trained)
+    run.save_rollouts(iteration, everything, np.where(trained, advantages, np.nan), trained=trained)
 
 
 def checkpoint(trainer: Trainer, run: Run, iteration: int, metric: float | None) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hardwon.algorithms.group_recipes import Recipe
-from hardwon.data import Group, TokenBatch
+from hardwon.data import Group, Rollout, TokenBatch
 from hardwon.functional import masked
 from hardwon.functional.advantages import per_token
 from hardwon.functional.amplification import amplify
@@ -70,7 +70,13 @@ def group_advantages(
         mode=config.amplification,
         factor=config.amplification_factor,
         threshold=config.amplification_threshold,
+        num_judged_P=torch.tensor([len(g.judged) for g in groups]),
     )
+
+
+def has_loss(rollout: Rollout, config: Config) -> bool:
+    """False for a row that is masked out: its verifier failed, or overlong filtering takes it."""
+    return not rollout.verdict.is_error and not (config.overlong == "filter" and rollout.truncated)
 
 
 def make_rows(
@@ -78,8 +84,8 @@ def make_rows(
 ) -> tuple[list[list[Row]], Tensor]:
     """Rows of each group, and the advantages (P, G) that are recorded beside its rollouts.
 
-    Advantages come first and masks after: a row that takes no part in the loss (its verifier
-    failed, or overlong filtering) has already counted in its group's statistics where it should.
+    Advantages come first and masks after: a row without a loss (`has_loss`) has already counted in its
+    group's statistics where it should.
     """
     if not groups:
         return [], torch.empty(0, config.group_size)
@@ -105,7 +111,7 @@ def make_rows(
             [
                 replace(flat[p * size + g], advantages=advantages_PGT[p, g, : r.length].numpy())
                 for g, r in enumerate(group.rollouts)
-                if not r.verdict.is_error and not (config.overlong == "filter" and r.truncated)
+                if has_loss(r, config)
             ]
         )
     return rows, advantages_PGT[:, :, 0]

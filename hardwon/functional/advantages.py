@@ -117,7 +117,7 @@ def gpg(rewards_PG: Tensor, correct_PG: Tensor, lengths_PG: Tensor, *, scale: fl
     """alpha (R - mean) / scale, alpha = B / (B - M) (GPG, arXiv 2504.02546; its F_norm is `scale`).
 
     B counts the judged responses of the whole batch and M those in degenerate groups, which give no
-    gradient; alpha makes up for them. Call it with the whole batch of the optimizer step.
+    gradient; alpha makes up for them. Call it with all groups of the iteration, whatever its mini-batches.
     """
     _check_group_size(rewards_PG)
     judged_PG = ~rewards_PG.isnan()
@@ -139,7 +139,8 @@ def batch_normalized(
     With `kl_PGT`, a per-token estimate of the KL to the reference policy, token t is worth
     R - kl_coef * sum of the KL from t to the end, and `advantages_PGT` is returned; without it
     `advantages_PG`. A group of equal rewards keeps its signal, as it has no baseline of its own; a batch
-    of equal values gives zeros. Call it with the whole batch of the optimizer step.
+    of equal values gives zeros. The batch is the paper's global one, all that was sampled for the iteration:
+    call it before mini-batches are made, so that their split changes no advantage.
     """
     if kl_PGT is None:
         return _normalize_over_tokens(rewards_PG, lengths_PG * ~rewards_PG.isnan())
@@ -153,7 +154,7 @@ def batch_normalized(
 def group_then_batch_normalized(rewards_PG: Tensor, correct_PG: Tensor, lengths_PG: Tensor) -> Tensor:
     """R - group mean, then normalised over all tokens of the batch (REINFORCE++-baseline, arXiv 2501.03262).
 
-    Call it with the whole batch of the optimizer step.
+    The batch is all that was sampled for the iteration, as in `batch_normalized`.
     """
     centered_PG = centered(rewards_PG, correct_PG, lengths_PG)
     return _only_live(_normalize_over_tokens(centered_PG, lengths_PG * ~rewards_PG.isnan()), rewards_PG)

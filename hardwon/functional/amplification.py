@@ -31,19 +31,21 @@ def amplify(
     mode: str = "daa",
     factor: float = 2.0,
     threshold: float = 0.5,
+    num_judged_P: Tensor | None = None,
 ) -> Tensor:
     """`advantages_PG` times the multiplier of `mode`: after normalisation and filtering, before the loss.
 
     `positive_PG` (bool) says which responses count as correct; `success_rate_P` is the raw share of
     correct responses, never read off the rewards. A group is hard if its rate is strictly below
-    `threshold`. With lambda = `factor` (2 in the paper) and p the rate:
+    `threshold`. `num_judged_P` counts the responses that the rate is over, where a verifier failed on some
+    (default: all). With lambda = `factor` (2 in the paper), p the rate and n the responses judged:
 
         daa               lambda on positive responses of hard groups (the paper's rule)
         symmetric         1 + (lambda - 1)(1 - p) on every response of hard groups
         ungated           lambda on every positive response
         shrink_incorrect  1 / lambda on the other responses of hard groups
         mirrored          lambda on the other responses where p > threshold
-        exact             (1 - p^(G-1)) / (1 - (1-p)^(G-1)) on positive responses where p < 1/2: undoes
+        exact             (1 - p^(n-1)) / (1 - (1-p)^(n-1)) on positive responses where p < 1/2: undoes
                           the filter's asymmetry; reads neither `factor` nor `threshold`
         none              1
 
@@ -59,7 +61,9 @@ def amplify(
 
     p_P1 = success_rate_P.to(advantages_PG.dtype)[:, None]
     hard_P1, negative_PG = p_P1 < threshold, ~positive_PG
-    others = advantages_PG.shape[1] - 1
+    if num_judged_P is None:
+        num_judged_P = torch.full_like(success_rate_P, positive_PG.shape[1])
+    others_P1 = num_judged_P[:, None] - 1
     # mode: (which responses, times what). At p = 0, where `exact` divides by 0, nothing is positive.
     rules: dict[str, tuple[Tensor, Tensor | float]] = {
         "daa": (hard_P1 & positive_PG, factor),
@@ -67,7 +71,10 @@ def amplify(
         "ungated": (positive_PG, factor),
         "shrink_incorrect": (hard_P1 & negative_PG, 1 / factor),
         "mirrored": ((p_P1 > threshold) & negative_PG, factor),
-        "exact": ((p_P1 > 0) & (p_P1 < 0.5) & positive_PG, (1 - p_P1**others) / (1 - (1 - p_P1) ** others)),
+        "exact": (
+            (p_P1 > 0) & (p_P1 < 0.5) & positive_PG,
+            (1 - p_P1**others_P1) / (1 - (1 - p_P1) ** others_P1),
+        ),
         "none": (torch.zeros_like(positive_PG), 1.0),
     }
     where, multiplier = rules[mode]

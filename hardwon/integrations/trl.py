@@ -228,6 +228,7 @@ class DA3POTrainer(GRPOTrainer):
             mode=self.args.amplification,
             factor=self.args.amplification_factor,
             threshold=self.args.amplification_threshold,
+            num_judged_P=torch.tensor([len(g.judged) for g in groups]),
         )
 
     def _share(self, fill: Fill, advantages_PG: Tensor) -> dict[str, Tensor]:

@@ -143,6 +143,7 @@ def _advantages_PG(scores_PG: Tensor, lengths_PG: Tensor, settings: VerlSettings
         mode=mode,
         factor=settings.amplification_factor,
         threshold=settings.amplification_threshold,
+        num_judged_P=judged_PG.sum(dim=1),
     )
 
 

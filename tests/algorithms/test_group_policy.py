@@ -9,9 +9,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from hardwon.algorithms import resolve
-from hardwon.algorithms.group_policy import mini_batches, prepare, reward_of
+from hardwon.algorithms.group_policy import mini_batches, prepare, reward_of, shortfall
 from hardwon.algorithms.group_recipes import RECIPES
-from hardwon.algorithms.group_update import make_rows, update
+from hardwon.algorithms.group_update import make_rows, score, update
 from hardwon.data import Verdict
 from hardwon.records import read_metrics as read_all_metrics
 from hardwon.records import read_rollouts
@@ -63,14 +63,30 @@ def test_rollouts_are_recorded_with_what_training_used(train):
 
 
 def test_each_metric_is_over_everything_that_was_sampled(train):
-    path = train("da3po", iterations=1)
+    path = train("da3po", iterations=1, max_rounds=1)  # one round asks for the batch, so nothing is carried
     rows = read_rollouts(path).to_pandas()
     (m,) = read_metrics(path)
-    now = rows[rows.age == 0]
-    assert m["success_rate"] == pytest.approx(now.correct.mean())
-    assert m["reward"] == pytest.approx(now.reward.mean(), abs=1e-6)
-    assert m["completions/mean_length"] == pytest.approx(now.length.mean())
-    assert m["tokens_sampled"] == now.length.sum()
+    assert m["success_rate"] == pytest.approx(rows.correct.mean())
+    assert m["reward"] == pytest.approx(rows.reward.mean(), abs=1e-6)
+    assert m["completions/mean_length"] == pytest.approx(rows.length.mean())
+    assert m["tokens_sampled"] == rows.length.sum()
+
+
+def test_advantages_are_normalised_over_the_iteration_and_not_over_each_update(train):
+    """REINFORCE++: over all tokens that were sampled together, mean 0 and variance 1."""
+    path = train("reinforce_pp", kl_coef=0.0, iterations=1, updates_per_iteration=4)
+    rows = read_rollouts(path).to_pandas()
+    assert np.average(rows.advantage, weights=rows.length) == pytest.approx(0, abs=1e-5)
+    assert np.average(rows.advantage**2, weights=rows.length) == pytest.approx(1, abs=1e-5)
+
+
+def test_uniform_groups_are_counted_where_nothing_is_dropped(train):
+    path = train("grpo", iterations=1)
+    rates = read_rollouts(path).to_pandas().groupby("problem_id").success_rate.first()
+    (m,) = read_metrics(path)
+    assert m["dynamic_sampling/dropped"] == 0
+    assert m["dynamic_sampling/all_wrong"] == (rates == 0).sum() > 0
+    assert m["dynamic_sampling/all_correct"] == (rates == 1).sum()
 
 
 @pytest.mark.parametrize("algorithm", ["dapo", "grpo", "dr_grpo"])
@@ -130,6 +146,25 @@ def test_mismatch_correction_is_neutral_where_generator_and_trainer_agree(train)
     assert all(torch.allclose(plain[k], corrected[k], atol=1e-5) for k in plain)
 
 
+def test_with_mismatch_cap_a_carried_group_is_scored_by_the_policy_that_trains_on_it(tmp_path):
+    """The ratio then begins at 1, and all drift since sampling is in the capped weight."""
+    config = resolve("dapo", {"run": str(tmp_path / "r"), "group_size": 4, "mismatch_cap": 2.0})
+    with Run.create(tmp_path / "r", {}) as run:
+        trainer, _ = prepare(config, run)
+        policy = trainer.bench.policy
+        groups = trainer.prompts.draw(trainer.bench.train[:2], 1)
+        with torch.no_grad():  # an update since then
+            for parameter in policy.model.parameters():
+                parameter.mul_(1.05)
+        rows, _ = make_rows(groups, trainer.recipe, config, policy, None)
+    flat = [row for group in rows for row in group]
+    now = score(policy, flat, config)
+    for row, rollout, scored in zip(flat, (r for g in groups for r in g.rollouts), now, strict=True):
+        assert np.array_equal(row.old_log_probs, scored)
+        assert np.array_equal(row.sampled_log_probs, rollout.sample.log_probs)
+        assert not np.allclose(row.old_log_probs, row.sampled_log_probs, atol=1e-3)
+
+
 def test_kl_to_the_reference_starts_at_zero(train):
     first, second = read_metrics(train("grpo", kl_coef=0.1))
     assert first["kl"] == pytest.approx(0, abs=1e-6)
@@ -157,6 +192,8 @@ def test_overlong_filtering_leaves_truncated_rows_out_of_the_loss(train):
     (m,) = read_metrics(path)
     assert 0 < rows.truncated.mean() < 1
     assert m["completions/clipped_ratio"] == pytest.approx(rows.truncated.mean())
+    assert (rows.trained == ~rows.truncated).all()
+    assert (rows.advantage.isna() == ~rows.trained).all()
 
 
 def test_soft_overlong_punishment_is_part_of_the_reward():
@@ -205,6 +242,19 @@ def test_when_nothing_is_ever_right_the_run_goes_on_and_says_so(train):
     assert [m["dynamic_sampling/all_wrong"] for m in read_metrics(path)] == [8 + 24, 24 + 24]
     before, after = load_file(embedded_weights()), weights(path)
     assert all(torch.equal(before[k], after[k]) for k in before)
+
+
+def test_a_short_batch_says_what_it_was_short_of():
+    """Filtered, it lacks varied groups; without a filter the data has too few problems."""
+    figures = {"kept": 5, "rounds": 2, "all_wrong": 9, "all_correct": 1}
+    metrics = {f"dynamic_sampling/{name}": float(value) for name, value in figures.items()}
+    settings = {"prompts_per_iteration": 8, "max_rounds": 2}
+    assert "only 5 of prompts_per_iteration=8 groups were varied in 2 of max_rounds=2 (9 all wrong, 1" in (
+        shortfall(resolve("dapo", settings), metrics)
+    )
+    assert "prompts_per_iteration=8, and the data has only 5 problems" in (
+        shortfall(resolve("grpo", settings), metrics)
+    )
 
 
 def test_a_short_batch_can_be_made_to_fail(train):

@@ -135,6 +135,9 @@ def test_a_finished_run_can_be_resumed_for_more(undisturbed, tmp_path):
     run_whole(whole, iterations=5, learning_rate_schedule="constant")
     x, y = (load_file(p / "model" / "model.safetensors") for p in (path, whole))
     assert all(torch.equal(x[k], y[k]) for k in x)
+    assert any(m["dynamic_sampling/carried"] for m in read_metrics(path) if m["iteration"] == 4)
+    # Groups that waited at the end of iteration 3 are stored once, when their time has come.
+    assert read_rollouts(path).to_pandas().equals(read_rollouts(whole).to_pandas())
 
 
 def refused(*given):

@@ -78,6 +78,14 @@ def test_exact_factors():
     assert factors == pytest.approx(expected, abs=5e-5)
 
 
+def test_exact_counts_the_responses_that_were_judged():
+    """Of 16 a verifier failed on 12: the filter saw 4, and 1 of 4 gives (1 - (1/4)^3) / (1 - (3/4)^3)."""
+    positive_PG = torch.arange(16)[None] == 0
+    rate_P, judged_P = torch.tensor([0.25], dtype=torch.float64), torch.tensor([4])
+    out_PG = amplify(torch.ones(1, 16), positive_PG, rate_P, mode="exact", num_judged_P=judged_P)
+    assert out_PG[0, :2].tolist() == pytest.approx([(1 - 1 / 64) / (1 - 27 / 64), 1.0])
+
+
 def test_threshold_and_positive_are_the_callers():
     # Rate 1/2 below 0.6; the caller counts only the first response as positive.
     advantages_PG = torch.tensor([[1.0, 1.0, -1.0, -1.0]])
