@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hardwon.config import nearest
+
 PACKAGED: Mapping[str, Mapping[str, Any]] = {
     "embedded": {"task": "chain_arithmetic", "max_prompt_tokens": 64, "max_new_tokens": 40},
     "embedded_code": {"task": "tiny_programs", "max_prompt_tokens": 80, "max_new_tokens": 96},
@@ -16,9 +18,9 @@ PACKAGED: Mapping[str, Mapping[str, Any]] = {
 def resolve_model(model: str | Path) -> str:
     """A name of PACKAGED, a directory or a hub name (`organisation/name`), as from_pretrained wants it.
 
-    What looks like a path is never asked for on the network: it has to exist. A path is anything
-    absolute, anything that begins with `.` or `~`, has more than one slash, or whose first part is a
-    directory here.
+    What cannot be a hub name is never asked for on the network: it has to exist. That is a name without
+    a slash, and a path: anything absolute, anything that begins with `.` or `~`, has more than one slash,
+    or whose first part is a directory here.
     """
     text = str(model)
     if text in PACKAGED:
@@ -30,6 +32,12 @@ def resolve_model(model: str | Path) -> str:
         raise ValueError(f"model={text} is a file; give the directory that holds config.json: {path.parent}")
     if _looks_like_a_path(text, path):
         raise ValueError(f"model={text} does not exist{_nearest(path)}")
+    if "/" not in text:
+        here = [p.name for p in Path().iterdir() if p.is_dir()]
+        raise ValueError(
+            f"model={text}: there is no such directory here, and a name on the Hugging Face hub is "
+            f"organisation/name{nearest(text, [*PACKAGED, *here])}"
+        )
     return text
 
 
@@ -44,8 +52,12 @@ def from_pretrained(load: Callable[..., Any], model: str | Path, **kwargs: Any) 
     try:
         return load(source, trust_remote_code=False, local_files_only=Path(source).is_dir(), **kwargs)
     except Exception as error:  # of many kinds: the reader of each format, the network, the model's own code
-        where = "this directory" if Path(source).is_dir() else "the Hugging Face hub or its local cache"
-        raise ValueError(f"model={model} could not be loaded from {where}: {error}") from error
+        if Path(source).is_dir():
+            raise ValueError(f"model={model} could not be loaded from this directory: {error}") from error
+        reason = str(error).partition("\n")[0]  # what follows is advice on the library's own settings
+        raise ValueError(
+            f"model={model} could not be loaded from the Hugging Face hub or its local cache: {reason}"
+        ) from error
 
 
 def _looks_like_a_path(text: str, path: Path) -> bool:

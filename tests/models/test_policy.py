@@ -8,7 +8,7 @@ from conftest import CONFIGS, make_policy, make_tokenizer
 from transformers import AutoModelForCausalLM, CohereConfig, Gemma2Config, GraniteConfig
 
 from hardwon.data import Sampling
-from hardwon.models.paths import resolve_model
+from hardwon.models.paths import from_pretrained, resolve_model
 from hardwon.models.policy import Policy
 from hardwon.models.tokens import collate
 
@@ -157,6 +157,23 @@ def test_a_path_below_an_existing_directory_is_a_path(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="is a file"):
         resolve_model(tmp_path / "file")
+
+
+def test_a_name_without_a_slash_is_never_asked_for_on_the_network(tmp_path, monkeypatch):
+    (tmp_path / "first-run").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"model=nope: there is no such directory .* organisation/name$"):
+        Policy.load("nope")
+    with pytest.raises(ValueError, match="did you mean 'first-run'"):
+        Policy.load("frist-run")
+
+
+def test_a_hub_that_cannot_be_reached_is_said_in_one_line():
+    def load(*args, **kwargs):
+        raise OSError("cannot connect to the hub.\nCheck your connection or read our page.")
+
+    with pytest.raises(ValueError, match=r"model=org/name could not .* cannot connect to the hub\.$"):
+        from_pretrained(load, "org/name")
 
 
 def test_a_directory_without_a_model_is_named(tmp_path):
