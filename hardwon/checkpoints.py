@@ -14,6 +14,7 @@ import json
 import logging
 import math
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
@@ -163,10 +164,16 @@ def _read(path: Path) -> Checkpoint:
     return Checkpoint(path, int(manifest["iteration"]), manifest["metric"])
 
 
+def numbered(folder: Path, pattern: str = "iteration-*") -> list[tuple[int, Path]]:
+    """`(12, iteration-000012...)` for what is in `folder`, by number; other names are left alone."""
+    found = [(re.match(r"iteration-(\d+)\b", path.name), path) for path in folder.glob(pattern)]
+    return sorted((int(match[1]), path) for match, path in found if match)
+
+
 def list_checkpoints(folder: Path) -> list[Checkpoint]:
     """Checkpoints with a readable manifest, oldest first; their files are not verified here."""
     found = []
-    for path in sorted(folder.glob("iteration-*")):
+    for _, path in numbered(folder):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             found.append(_read(path))
     return sorted(found, key=lambda c: c.iteration)
@@ -178,8 +185,8 @@ def latest_checkpoint(folder: Path) -> Checkpoint | None:
     Damaged ones are passed over with a warning. Raises ValueError if every one is damaged: to start
     over silently would throw the run away.
     """
-    paths = sorted(folder.glob("iteration-*"), reverse=True)
-    for path in paths:
+    paths = [path for _, path in numbered(folder)]
+    for path in reversed(paths):
         problem = damage(path)
         if problem is None:
             return _read(path)

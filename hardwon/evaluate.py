@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hardwon.checkpoints import numbered
 from hardwon.data import Group, Outcome, Problem, Sampling, State
 from hardwon.records import prompt_text
 from hardwon.rollouts import Sampler, sample_groups
@@ -289,5 +290,4 @@ def check_same_problems(evaluations: Sequence[Evaluation]) -> None:
 
 def stored_evaluations(run_path: str | Path, name: str) -> dict[int, Path]:
     """The evaluations `name` ("sampled" or "greedy") that a run stored: iteration -> file."""
-    files = sorted((Path(run_path) / "evaluations").glob(f"iteration-*-{name}.json"))
-    return {int(file.name.split("-")[1]): file for file in files}
+    return dict(numbered(Path(run_path) / "evaluations", f"iteration-*-{name}.json"))

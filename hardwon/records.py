@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from hardwon.checkpoints import log
+from hardwon.checkpoints import log, numbered
 from hardwon.data import Group, Problem
 
 CONFIG, METRICS = "config.yaml", "metrics.jsonl"
@@ -176,7 +176,7 @@ def metric_lines(path: Path) -> list[dict[str, Any]]:
 
 def rollout_iterations(path: str | Path) -> list[int]:
     """The iterations of which rollouts are stored."""
-    return sorted(iteration_of(p) for p in (Path(path) / "rollouts").glob("iteration-*.parquet"))
+    return [number for number, _ in numbered(Path(path) / "rollouts", "iteration-*.parquet")]
 
 
 def read_rollouts(
@@ -200,7 +200,3 @@ def read_rollouts(
         have = f"it has iterations {stored[0]} to {stored[-1]}" if stored else "it has none"
         raise ValueError(f"{path} has no such rollouts: {have}")
     return pa.concat_tables(tables, promote_options="permissive")
-
-
-def iteration_of(path: Path) -> int:
-    return int(path.name.split("-")[1].split(".")[0])

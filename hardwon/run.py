@@ -33,14 +33,13 @@ from typing import Any, Protocol
 import pyarrow.parquet as pq
 
 from hardwon import checkpoints
-from hardwon.checkpoints import Checkpoint, fsync, saving, write_atomic
+from hardwon.checkpoints import Checkpoint, fsync, numbered, saving, write_atomic
 from hardwon.data import Group
 from hardwon.models.parallel import barrier, broadcast, on_main, world
 from hardwon.records import (
     CONFIG,
     METRICS,
     check_unchanged,
-    iteration_of,
     metric_lines,
     read_config,
     read_metrics,
@@ -371,8 +370,8 @@ def _cut_back(path: Path, last: int) -> None:
         for partial in (path / folder).glob(".*.partial"):
             shutil.rmtree(partial) if partial.is_dir() else partial.unlink()
     for folder in ("rollouts", "evaluations"):
-        for file in (path / folder).glob("iteration-*"):
-            if iteration_of(file) > last:
+        for iteration, file in numbered(path / folder):
+            if iteration > last:
                 file.unlink()
 
 

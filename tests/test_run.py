@@ -19,6 +19,7 @@ import yaml
 from hardwon import checkpoints
 from hardwon.checkpoints import SaveError, damage, load_state, save_state
 from hardwon.data import Group, Problem, Rollout, Sample, State, Verdict
+from hardwon.evaluate import stored_evaluations
 from hardwon.records import read_metrics, read_rollouts, rollout_iterations, rollout_path
 from hardwon.run import Run
 
@@ -288,6 +289,26 @@ def test_the_last_n_and_the_best_checkpoint_are_kept(tmp_path):
         kept = sorted(p.name for p in (run.path / "checkpoints").iterdir())
     # Of two equals, here 0.9, the earlier one is the best.
     assert kept == ["iteration-000001", "iteration-000004", "iteration-000005"]
+
+
+def test_what_else_lies_in_a_run_is_left_alone(tmp_path):
+    """A copy that somebody made beside the run's own files is neither read, nor counted, nor deleted."""
+    with Run.create(tmp_path / "run", CONFIG) as run:
+        run.save_rollouts(1, [make_group("a")], 0.0)
+        run.save_evaluation(1, "greedy", {"score": 1})
+        run.checkpoint(1, writer())
+    foreign = [
+        tmp_path / "run" / "rollouts" / "iteration-abc.parquet",
+        tmp_path / "run" / "evaluations" / "iteration-best-greedy.json",
+        tmp_path / "run" / "checkpoints" / "iteration-1copy",
+    ]
+    for path in foreign:
+        path.mkdir()
+    with Run.resume(tmp_path / "run") as run:
+        assert run.latest_checkpoint().iteration == 1
+    assert rollout_iterations(tmp_path / "run") == [1]
+    assert list(stored_evaluations(tmp_path / "run", "greedy")) == [1]
+    assert all(path.is_dir() for path in foreign)
 
 
 def test_a_failed_save_names_the_path_and_leaves_the_earlier_checkpoint(tmp_path):

@@ -20,6 +20,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from hardwon.checkpoints import numbered
 from hardwon.json_lines import read_json_lines
 from hardwon.steps.formats import JudgedSolution
 
@@ -33,10 +34,8 @@ def stage_folder(run_path: str | Path, iteration: int) -> Path:
 
 def last_iteration(run_path: str | Path) -> int:
     """The last repetition that has advantages. ValueError if none has."""
-    numbers = [
-        int(file.parent.name.split("-")[1])
-        for file in (Path(run_path) / "steps").glob(f"iteration-*/{PAIRS}")
-    ]
+    folders = numbered(Path(run_path) / "steps")
+    numbers = [number for number, folder in folders if (folder / PAIRS).is_file()]
     if not numbers:
         raise ValueError(
             f"{run_path} has no advantages: it is no run of direct_advantage, or has not come so far"
