@@ -97,10 +97,13 @@ def train(
 def train_in(run: Run, resolved: SharedSettings, num_processes: int) -> Path:
     """Train in an open run directory; returns the trained model's directory."""
     from hardwon.algorithms import find
-    from hardwon.progress import Display
+    from hardwon.progress import Display, stopped_by_sigterm
 
     print_settings(resolved, run.path)
-    with Display(resolved.iterations, title=resolved.algorithm, console=console) as display:
+    with (
+        stopped_by_sigterm(),
+        Display(resolved.iterations, title=resolved.algorithm, console=console) as display,
+    ):
         try:
             return find(resolved.algorithm).train(resolved, run, display)
         except KeyboardInterrupt:
