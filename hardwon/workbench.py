@@ -119,7 +119,7 @@ def resolve_dtype(config: ModelSettings) -> Dtype:
     if config.dtype != "auto":
         return config.dtype
     on_gpu = config.device != "cpu" and torch.cuda.is_available()
-    return "bfloat16" if on_gpu and torch.cuda.is_bf16_supported() else "float32"
+    return "bfloat16" if on_gpu and torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
 
 
 def encode_checked(

@@ -176,7 +176,8 @@ def update(
         losses_BT, stats = token_losses(policy, batch, recipe, config)
         if config.mismatch_cap is not None:
             sampled = joined([rows[i].sampled_log_probs for i in indices])
-            losses_BT = losses_BT * _mismatch_weights(batch, sampled, config.mismatch_cap)
+            weights_BT = _mismatch_weights(batch, sampled, config.mismatch_cap)
+            losses_BT = losses_BT * weights_BT.to(losses_BT.device)
         loss = aggregate(losses_BT, batch.response_mask_BT, recipe, config, num_tokens, num_sequences)
         return loss, {**stats, "loss": loss.detach()}
 

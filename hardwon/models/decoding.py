@@ -223,6 +223,8 @@ class Decoder:
         live = slice(0, rows.count)
         window.end += 1
         mask = self.mask[live, window.start : window.end]
+        if self.device.type == "cuda":  # the kernel there wants a mask that begins at a multiple of 16 bytes
+            mask = mask.clone(memory_format=torch.contiguous_format)
         hidden_N1H = self._forward(
             input_ids=torch.from_numpy(rows.token[live, None]).to(self.device),
             position_ids=torch.from_numpy(rows.position[live, None]).to(self.device),

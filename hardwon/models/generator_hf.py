@@ -17,9 +17,10 @@ from hardwon.models.policy import Policy
 KEEP_BYTES = 2**28  # a larger key/value cache is given back after each call
 
 
-# Of a GPU's memory that is free when a run begins; the rest is for the update (ours).
+# Of a GPU's memory, when the weights are there; the rest is for the update (ours).
 CACHE_SHARE = 0.4
 CPU_CACHE_GIB = 4.0
+MAX_BATCH_ROWS = 512
 
 
 class HFGenerator:
@@ -33,14 +34,14 @@ class HFGenerator:
     def __init__(
         self,
         policy: Policy,
-        max_batch_rows: int = 512,
+        max_batch_rows: int = MAX_BATCH_ROWS,
         kv_gib: float | None = None,
         workers: int | None = None,
     ) -> None:
         if max_batch_rows < 1:
             raise ValueError(f"max_batch_rows={max_batch_rows} must be at least 1")
         self.max_batch_rows = max_batch_rows
-        self.kv_gib = kv_gib or default_cache_gib(policy.device.type)
+        self.kv_gib = kv_gib or default_cache_gib(policy.device)
         self.workers = workers or (torch.get_num_threads() if policy.device.type == "cpu" else 1)
         self.kept: list[RowCache | None] = []
         self.policy = policy
@@ -126,10 +127,16 @@ class HFGenerator:
         return min(fit, self.max_batch_rows)
 
 
-def default_cache_gib(device: str) -> float:
-    """On a GPU a share of what is free. On the CPU a constant: how many rows fit must not depend on the
-    neighbours, since the last bits of a log-prob depend on how many rows are computed together."""
-    return CACHE_SHARE * float(torch.cuda.mem_get_info()[0]) / 2**30 if device == "cuda" else CPU_CACHE_GIB
+def default_cache_gib(device: torch.device) -> float:
+    """On a GPU a share of what this process has left of it, on the CPU a constant.
+
+    How many rows fit must not depend on neighbours, since the last bits of a log-prob depend on how many
+    rows are computed together: a run that is resumed finds the same.
+    """
+    if device.type != "cuda":
+        return CPU_CACHE_GIB
+    left = torch.cuda.get_device_properties(device).total_memory - torch.cuda.memory_allocated(device)
+    return CACHE_SHARE * left / 2**30
 
 
 def plan(requests: Sequence[Request], max_rows: int) -> list[Entry]:

@@ -154,7 +154,7 @@ class Policy:
 def _longrope_begins(config: Any) -> int:
     """Length from which a model with `longrope` takes its second set of frequencies; 2**31 if it has one."""
     rope = getattr(config, "rope_parameters", None) or {}
-    kinds = [rope, *(value for value in rope.values() if isinstance(value, dict))]  # some have one a layer type
+    kinds = [rope, *(value for value in rope.values() if isinstance(value, dict))]  # one a kind of layer
     lengths = [k["original_max_position_embeddings"] for k in kinds if k.get("rope_type") == "longrope"]
     return min(lengths, default=2**31)
 
