@@ -141,13 +141,14 @@ def test_truncated_rollouts_cost_one_file(tmp_path, caplog):
     assert "cannot be read and are passed over" in caplog.text
 
 
-def test_a_final_model_that_is_half_written_is_named(tmp_path):
-    """After a kill in the last write, before anyone resumed."""
+def test_a_final_model_that_is_half_written_is_not_there(tmp_path):
+    """After a kill in the last write, before anyone resumed: the newest checkpoint has the model."""
     path = tmp_path / "run"
-    kill = Kill("", "hardwon.models.policy:Policy.save", 3, "torn")
+    kill = Kill("", "hardwon.run:shutil.copytree", 1, "torn")
     assert train_in_child("da3po", path, {**SHORT, "iterations": 2}, partial(install, kill)) == -9
-    with pytest.raises(ValueError, match=r"model=.* could not be loaded"):
-        Policy.load(trained_model(path))
+    assert not (path / "model").exists()
+    assert trained_model(path) == path / "checkpoints/iteration-000002/model"
+    Policy.load(trained_model(path))
 
 
 # ------------------------------------------------------------------------------------ processes and time

@@ -72,7 +72,7 @@ CHAINS = {
         Kill("checkpoint", "hardwon.checkpoints:prune_checkpoints", 1, "after"),
     ],
 }  # fmt: skip
-offlineKILLS = [
+OFFLINE_KILLS = [
     Kill("collect", "hardwon.models.decoding:Decoder._step", 50),
     Kill("collect", "hardwon.json_lines:JsonLines.append", 1),
     Kill("collect", "hardwon.json_lines:JsonLines.append", 1, "after"),
@@ -89,7 +89,7 @@ offlineKILLS = [
     Kill("policy", "hardwon.offline.fitting:save_state", 1, "torn"),
     Kill("policy", "hardwon.offline.fitting:shutil.rmtree", 1, "after"),
     Kill("evaluation", "hardwon.offline.setup:evaluate_and_record", 1),
-    Kill("final model", f"{OFFLINE_METHOD}:shutil.copytree", 1, "torn"),
+    Kill("final model", "hardwon.run:shutil.copytree", 1, "torn"),
 ]
 ONLINE_STAGES = {
     f"{GROUP}:sample_groups": "rollout",
@@ -98,7 +98,7 @@ ONLINE_STAGES = {
     f"{GROUP}:checkpoint": "checkpoint",
     f"{GROUP}:evaluate_and_record": "evaluation",
 }
-offlineSTAGES = {
+OFFLINE_STAGES = {
     f"{OFFLINE_METHOD}:{name}_stage": stage
     for name, stage in {
         "collect": "collect", "label": "labelling", "critic": "critic", "select": "advantages",
@@ -170,21 +170,21 @@ def test_online_killed_at_named_moments(undisturbed, tmp_path, chain):
 
 
 def test_online_killed_in_the_last_write(undisturbed, tmp_path):
-    """Each iteration saves the policy once, and the trained model is one more."""
-    last = Kill("final model", "hardwon.models.policy:Policy.save", ONLINE["iterations"] + 1, "torn")
+    """The trained model is a copy of the last checkpoint's."""
+    last = Kill("final model", "hardwon.run:shutil.copytree", 1, "torn")
     killed_one_after_the_other("da3po", tmp_path / "run", ONLINE, [last])
     assert_nothing_lost(undisturbed["da3po"], tmp_path / "run")
 
 
 def test_offline_killed_at_named_moments(undisturbed, tmp_path):
-    killed_one_after_the_other("direct_advantage", tmp_path / "run", OFFLINE, offlineKILLS)
+    killed_one_after_the_other("direct_advantage", tmp_path / "run", OFFLINE, OFFLINE_KILLS)
     assert_nothing_lost(undisturbed["direct_advantage"], tmp_path / "run")
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(
     ("algorithm", "settings", "stages"),
-    [("da3po", ONLINE, ONLINE_STAGES), ("direct_advantage", OFFLINE, offlineSTAGES)],
+    [("da3po", ONLINE, ONLINE_STAGES), ("direct_advantage", OFFLINE, OFFLINE_STAGES)],
     ids=["online", "offline"],
 )
 def test_killed_at_random_moments(undisturbed, tmp_path, algorithm, settings, stages, seed):
