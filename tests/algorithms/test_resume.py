@@ -12,12 +12,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from hardwon import cli
+from hardwon.algorithms import group_policy
 from hardwon.records import read_metrics, read_rollouts
 
-# 64 problems and batches of 16 groups: epochs end inside iterations, and surplus groups are carried.
+# 64 problems and batches of 16 groups: epochs end inside iterations, and surplus groups are carried. What is
+# killed is a process of its own; the rest runs in this one, with as many threads.
 SETTINGS = {
     "prompts_per_iteration": 16, "group_size": 4, "updates_per_iteration": 2, "epochs_per_iteration": 2,
-    "iterations": 10, "checkpoint_every": 1, "eval_every": 4, "eval_problems": 8, "eval_samples": 1,
+    "iterations": 6, "checkpoint_every": 1, "eval_every": 3, "eval_problems": 8, "eval_samples": 1,
     "warmup_iterations": 3, "learning_rate_schedule": "linear", "task_options.train_size": 64,
 }  # fmt: skip
 TIMES = {"elapsed_seconds", "tokens_per_second", "iteration_seconds", "rollout_seconds", "update_seconds"}
@@ -34,20 +37,31 @@ def words(path, **changes):
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
-def run_whole(path, **changes):
-    subprocess.run(
-        command("da3po", *words(path, **changes)), check=True, env=ENVIRONMENT, capture_output=True
-    )
+@pytest.fixture(scope="module")
+def run_here():
+    """`hardwon train *words` on one thread in this process, without the report."""
+
+    def run(*words):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cli, "finish", lambda *_: None)
+            patch.setattr("sys.argv", ["hardwon", "train", *map(str, words)])
+            threads = torch.get_num_threads()
+            torch.set_num_threads(1)
+            try:
+                with pytest.raises(SystemExit) as ended:
+                    cli.main()
+            finally:
+                torch.set_num_threads(threads)
+        return ended.value.code
+
+    return run
 
 
-def resume(path):
-    return subprocess.run(
-        command("--resume", str(path)), check=True, env=ENVIRONMENT, capture_output=True, text=True
-    )
-
-
-def without_times(metrics):
-    return {k: v for k, v in metrics.items() if k not in TIMES}
+def start(path, **changes):
+    return subprocess.Popen(
+        command("da3po", *words(path, **changes)),
+        env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
 
 
 def assert_same(a, b):
@@ -73,66 +87,69 @@ def wait_for(path, iteration, process, limit=120):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
+def undisturbed(run_here, tmp_path_factory):
     path = tmp_path_factory.mktemp("whole") / "run"
-    run_whole(path)
+    assert run_here("da3po", *words(path)) == 0
     carried = [m["dynamic_sampling/carried"] for m in read_metrics(path)[1:]]
     assert any(carried), "the settings are meant to carry groups over a checkpoint"
     return path
 
 
-@pytest.mark.parametrize("iteration", [2, 7])
-def test_kill_9_and_resume_is_exact(undisturbed, tmp_path, iteration):
+def test_kill_9_and_resume_is_exact(undisturbed, run_here, tmp_path):
     path = tmp_path / "run"
-    process = subprocess.Popen(
-        command("da3po", *words(path)), env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    wait_for(path, iteration, process)
+    process = start(path)
+    wait_for(path, 4, process)  # other moments: tests/faults
     time.sleep(random.random() * 0.2)
     process.send_signal(signal.SIGKILL)
-    process.wait()
-    resume(path)
+    process.communicate()
+    assert run_here("--resume", path) == 0
     assert_same(undisturbed, path)
 
 
-def test_checkpoints_further_apart_than_the_kill_are_exact_too(undisturbed, tmp_path):
+# The signals themselves: SIGTERM in tests/faults.
+def test_an_interrupt_finishes_the_iteration_saves_and_says_how_to_go_on(undisturbed, run_here, tmp_path):
     path = tmp_path / "run"
-    process = subprocess.Popen(
-        command("da3po", *words(path, checkpoint_every=4)), env=ENVIRONMENT, stderr=subprocess.PIPE
-    )
-    wait_for(path, 6, process)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    resume(path)
-    assert_same(undisturbed, path)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT])  # SIGTERM: tests/faults
-def test_an_interrupt_finishes_the_iteration_saves_and_says_how_to_go_on(undisturbed, tmp_path, number):
-    path = tmp_path / "run"
-    process = subprocess.Popen(
-        command("da3po", *words(path, checkpoint_every=100)),
-        env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    process = start(path, checkpoint_every=100)
     wait_for(path, 3, process)
-    process.send_signal(number)
+    process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert f"hardwon train --resume {path}" in out.replace("\n", "")
     done = read_metrics(path)[-1]["iteration"]
     assert (path / "checkpoints" / f"iteration-{done:06d}").is_dir()
-    resume(path)
+    assert run_here("--resume", path) == 0
     assert_same(undisturbed, path)
 
 
-def test_a_finished_run_can_be_resumed_for_more(undisturbed, tmp_path):
+def test_a_kill_far_from_the_last_checkpoint_is_made_up_for(undisturbed, run_here, tmp_path, monkeypatch):
+    """The error stands for the kill: iterations 5 and 6 are logged, the last checkpoint is that of 4."""
     path = tmp_path / "run"
-    run_whole(path, iterations=3, learning_rate_schedule="constant")
-    subprocess.run(
-        command("--resume", str(path), "iterations=5"), check=True, env=ENVIRONMENT, capture_output=True
-    )
-    whole = tmp_path / "whole"
-    run_whole(whole, iterations=5, learning_rate_schedule="constant")
+    with monkeypatch.context() as patch:
+        patch.setattr(group_policy, "checkpoint", failing(group_policy.checkpoint, 2))
+        assert run_here("da3po", *words(path, checkpoint_every=4)) == 2
+    assert read_metrics(path)[-1]["iteration"] == 6
+    assert run_here("--resume", path) == 0
+    assert_same(undisturbed, path)
+
+
+def failing(real, number):
+    """`real`, but for the call of that number, in which the disk is gone."""
+    calls = []
+
+    def call(*args):
+        calls.append(args)
+        if len(calls) == number:
+            raise OSError("the disk is gone")
+        return real(*args)
+
+    return call
+
+
+def test_a_finished_run_can_be_resumed_for_more(run_here, tmp_path):
+    path, whole = tmp_path / "run", tmp_path / "whole"
+    assert run_here("da3po", *words(path, iterations=3, learning_rate_schedule="constant")) == 0
+    assert run_here("--resume", path, "iterations=5") == 0
+    assert run_here("da3po", *words(whole, iterations=5, learning_rate_schedule="constant")) == 0
     x, y = (load_file(p / "model" / "model.safetensors") for p in (path, whole))
     assert all(torch.equal(x[k], y[k]) for k in x)
     assert any(m["dynamic_sampling/carried"] for m in read_metrics(path) if m["iteration"] == 4)
@@ -140,19 +157,18 @@ def test_a_finished_run_can_be_resumed_for_more(undisturbed, tmp_path):
     assert read_rollouts(path).to_pandas().equals(read_rollouts(whole).to_pandas())
 
 
-def refused(*given):
+def refused(run_here, capsys, *given):
     """What hardwon says when it refuses, on one line."""
-    done = subprocess.run(command(*given), env=ENVIRONMENT, capture_output=True, text=True)
-    assert done.returncode == 2, done.stderr
-    return " ".join(done.stderr.split())
+    assert run_here(*given) == 2
+    return " ".join(capsys.readouterr().err.split())
 
 
-def test_a_changed_setting_is_refused_by_name(undisturbed):
-    message = refused("--resume", str(undisturbed), "learning_rate=1e-3")
+def test_a_changed_setting_is_refused_by_name(undisturbed, run_here, capsys):
+    message = refused(run_here, capsys, "--resume", undisturbed, "learning_rate=1e-3")
     assert "learning_rate was 0.0001 and is now 0.001" in message
 
 
-def test_changed_data_is_refused(tmp_path):
+def test_changed_data_is_refused(run_here, capsys, tmp_path):
     data, path = tmp_path / "problems.jsonl", tmp_path / "run"
     problems = [{"prompt": f"{i}+1", "answer": str(i + 1)} for i in range(60)]
 
@@ -163,8 +179,8 @@ def test_changed_data_is_refused(tmp_path):
     settings = SETTINGS | {"task": "math", "data": data, "run": path, "iterations": 1, "max_rounds": 1}
     settings |= {"max_new_tokens": 4, "overlong_buffer": 2, "task_options.held_out_fraction": 0.2}
     del settings["task_options.train_size"]
-    given = [f"{k}={v}" for k, v in settings.items()]
-    subprocess.run(command("da3po", *given), check=True, env=ENVIRONMENT, capture_output=True)
+    assert run_here("da3po", *(f"{k}={v}" for k, v in settings.items())) == 0
     problems[7]["prompt"] = "1+1+1"
     write()
-    assert "has changed since this run began" in refused("--resume", str(path), "iterations=2")
+    message = refused(run_here, capsys, "--resume", path, "iterations=2")
+    assert "has changed since this run began" in message
