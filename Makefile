@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow test-faults check clean
+.PHONY: demo test test-slow test-faults test-verl check clean
 
 demo: .venv/demo
 	$(BIN)/hardwon train da3po
@@ -15,6 +15,9 @@ test-slow: .venv/test
 
 test-faults: .venv/test
 	$(BIN)/python -m pytest tests/faults -m "not slow"
+
+test-verl: .venv-verl/done
+	.venv-verl/bin/python -m pytest tests/integrations/test_verl.py tests/integrations/test_verl_trainer.py
 
 check: .venv/dev
 	$(BIN)/ruff check .
@@ -35,9 +38,17 @@ check: .venv/dev
 	$(BIN)/python -m pip install --quiet --no-deps -r tests/requirements-verl.txt
 	touch $@ .venv/demo
 
+# What verl's trainer needs over .venv, which stays as it is: this environment looks there for the rest.
+.venv-verl/done: tests/requirements-verl-trainer.txt | .venv/test
+	$(BIN)/python -m venv .venv-verl
+	$(BIN)/python -c 'import site; print(site.getsitepackages()[0], "$(CURDIR)", sep="\n")' > \
+		"$$(.venv-verl/bin/python -c 'import site; print(site.getsitepackages()[0])')/hardwon.pth"
+	.venv-verl/bin/python -m pip install --quiet --no-deps -r tests/requirements-verl-trainer.txt
+	touch $@
+
 .venv/dev: .venv/test
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	touch $@
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache build *.egg-info
+	rm -rf .venv .venv-verl .pytest_cache .mypy_cache .ruff_cache build *.egg-info
