@@ -3,6 +3,7 @@
 import errno
 import json
 import math
+import multiprocessing
 import os
 import resource
 import signal
@@ -23,6 +24,9 @@ from hardwon.evaluate import stored_evaluations
 from hardwon.records import read_metrics, read_rollouts, rollout_iterations, rollout_path
 from hardwon.run import Run
 
+# Children of a process that has the imports already and no threads.
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["hardwon.run", "hardwon.evaluate", "pytest"])
 CONFIG = {"algorithm": "da3po", "optimizer": {"learning_rate": 2e-4}, "iterations": 10}
 
 
@@ -208,35 +212,32 @@ def test_durations_survive_a_clock_that_goes_backwards(tmp_path, monkeypatch):
 # --------------------------------------------------------------------------------------- lock
 
 
-HOLDER = """
-    import os, sys, time
-    from hardwon.run import Run
-    run = Run.create(sys.argv[1], {}) if not os.path.exists(sys.argv[1]) else Run.resume(sys.argv[1])
-    child = os.fork()  # a worker, as a verifier pool has; it must not keep the lock
-    if child == 0:
+def hold(path, workers):
+    run = Run.create(path, {})
+    worker = os.fork()  # as a verifier pool has; it must not keep the lock
+    if worker == 0:
         time.sleep(60)
         os._exit(0)
-    print(child, flush=True)
+    workers.send(worker)
     time.sleep(60)
-"""
+    run.close()
 
 
 def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path):
     path = tmp_path / "run"
-    holder = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(HOLDER), str(path)], stdout=subprocess.PIPE, text=True
-    )
-    worker = int(holder.stdout.readline())
+    reader, writer = CONTEXT.Pipe(duplex=False)
+    holder = CONTEXT.Process(target=hold, args=(path, writer))
+    holder.start()
+    worker = reader.recv()
     try:
         with pytest.raises(ValueError, match=rf"in use by another process \(pid {holder.pid}\)"):
             Run.resume(path)
         holder.kill()
-        holder.wait()
+        holder.join()
         Run.resume(path).close()  # although the orphaned worker still lives
         os.kill(worker, 0)
     finally:
         holder.kill()
-        holder.stdout.close()
         os.kill(worker, signal.SIGKILL)
 
 
@@ -383,31 +384,30 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, monkeypatch):
         assert list((run.path / "rollouts").iterdir()) == []
 
 
-KILLED = """
-    import sys
-    from hardwon.run import Run
-    run = Run.create(sys.argv[1], {})
+def write_for_ever(path, reports):
+    run = Run.create(path, {})
     payload = "x" * 200_000
     for iteration in range(1, 10**9):
         run.log(iteration, {"reward": 1.0})
         run.checkpoint(iteration, lambda path: [(path / str(i)).write_text(payload) for i in range(5)])
-        print(iteration, flush=True)
-"""
+        os.write(reports.fileno(), f"{iteration}\n".encode())
 
 
 def test_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path):
     rng = np.random.default_rng(0)
     for trial in range(4):
         path = tmp_path / f"run{trial}"
-        process = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(KILLED), str(path)], stdout=subprocess.PIPE, text=True
-        )
-        process.stdout.readline()
-        time.sleep(rng.uniform(0, 0.1))
-        process.kill()
-        done = [1, *(int(line) for line in process.stdout.read().split())][-1]
-        process.wait()
-        process.stdout.close()
+        reader, writer = CONTEXT.Pipe(duplex=False)
+        process = CONTEXT.Process(target=write_for_ever, args=(path, writer))
+        process.start()
+        writer.close()
+        with open(reader.fileno(), closefd=False) as reports:
+            reports.readline()
+            time.sleep(rng.uniform(0, 0.1))
+            process.kill()
+            done = [1, *(int(line) for line in reports.read().split())][-1]
+        process.join()
+        reader.close()
         with Run.resume(path) as run:
             # The last one reported is on the disk, and at most one more.
             assert run.latest_checkpoint().iteration in (done, done + 1)

@@ -191,19 +191,35 @@ def test_evaluation_is_untouched(tmp_path):
     assert trainer.filler.stream.position == 0
 
 
-@pytest.mark.parametrize(
-    ("reward", "rounds_per_step"), [("even_first_token", None), ("always_wrong", 2)], ids=["varied", "never"]
-)
-def test_two_processes(tmp_path, reward, rounds_per_step):
+BOUNDED = {"per_device_train_batch_size": 4, "max_rounds": 2, "max_steps": 2, "max_age": 0}
+ON_TWO = {
+    "varied": {**BOUNDED, "reward": "even_first_token"},
+    "never": {**BOUNDED, "reward": "always_wrong"},
+    "shared": {"per_device_train_batch_size": 2, "max_steps": 1, "max_rounds": 6},
+}
+
+
+@pytest.fixture(scope="module")
+def on_two(tmp_path_factory):
+    """The results of both ranks of each training of ON_TWO."""
+    return run_two(tmp_path_factory.mktemp("two"), ON_TWO)
+
+
+@pytest.mark.parametrize("name", ["varied", "never"])
+def test_two_processes_do_the_same(on_two, name):
     """Every rank does the same rounds and ends with the same weights, also with nothing to train on."""
-    settings = {"per_device_train_batch_size": 4, "max_rounds": 2, "max_steps": 2, "max_age": 0}
-    results = run_two(tmp_path, reward=f'"{reward}"', **settings)
-    assert results[0]["rounds"] == results[1]["rounds"]
-    assert results[0]["weights"] == results[1]["weights"]
-    if rounds_per_step:
-        assert len(results[0]["rounds"]) == 2 * rounds_per_step
-        assert all(n == 0 for result in results for batch in result["batches"] for _, n in batch)
-        return
+    first, second = on_two[name]
+    assert first["rounds"] == second["rounds"]
+    assert first["weights"] == second["weights"]
+
+
+def test_two_processes_with_nothing_to_train_on_end_after_the_cap(on_two):
+    assert len(on_two["never"][0]["rounds"]) == BOUNDED["max_steps"] * BOUNDED["max_rounds"]
+    assert all(n == 0 for result in on_two["never"] for batch in result["batches"] for _, n in batch)
+
+
+def test_the_loss_is_the_token_mean_of_two_processes(on_two):
+    results = on_two["varied"]
     for step, log in enumerate(log for log in results[0]["log"] if "loss" in log):
         # The token mean over both ranks: the denominator is the tokens of the whole step.
         rows = results[0]["batches"][step] + results[1]["batches"][step]
@@ -211,16 +227,15 @@ def test_two_processes(tmp_path, reward, rounds_per_step):
         assert log["loss"] == pytest.approx(-sum(a * n for a, n in rows) / tokens, abs=1e-5)
 
 
-def test_two_processes_share_one_group(tmp_path):
+def test_two_processes_share_one_group(on_two):
     """A group of 4 lies across two ranks with 2 rows each, which TRL allows."""
-    results = run_two(tmp_path, per_device_train_batch_size=2, max_steps=1, max_rounds=6)
-    rows = [row for result in results for row in result["batches"][0]]
+    rows = [row for result in on_two["shared"] for row in result["batches"][0]]
     assert len(rows) == 4
     assert sum(a for a, _ in rows if a < 0) < 0 < sum(a for a, _ in rows if a > 0)
 
 
-def run_two(output: Path, **settings: object) -> list[dict]:
-    arguments = [f"{key}={value}" for key, value in settings.items()]
+def run_two(output: Path, trainings: dict[str, dict[str, object]]) -> dict[str, list[dict]]:
+    arguments = [json.dumps({**settings, "run": name}) for name, settings in trainings.items()]
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
     script = Path(trl_example.__file__)
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
@@ -232,7 +247,10 @@ def run_two(output: Path, **settings: object) -> list[dict]:
         timeout=200,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads((output / f"result-{rank}.json").read_text()) for rank in (0, 1)]
+    return {
+        name: [json.loads((output / name / f"result-{rank}.json").read_text()) for rank in (0, 1)]
+        for name in trainings
+    }
 
 
 def test_verdicts_come_from_acc_or_from_the_first_reward_given():

@@ -1,6 +1,6 @@
 """A tiny run of DA3POTrainer: a random Llama with a character tokenizer on a made-up task.
 
-Also a program for several processes: `torchrun --nproc-per-node 2 trl_example.py OUTPUT [key=json ...]`
+Also a program for several processes: `torchrun --nproc-per-node 2 trl_example.py OUTPUT JSON ...`
 writes `result-RANK.json` with losses, metrics and a hash of the weights.
 """
 
@@ -120,8 +120,13 @@ def weights_hash(trainer: DA3POTrainer) -> str:
 
 
 def main() -> None:
-    output = Path(sys.argv[1])
-    settings = {key: json.loads(value) for key, _, value in (a.partition("=") for a in sys.argv[2:])}
+    """Several trainings one after the other: JSON settings each, `run` among them names where to leave it."""
+    for text in sys.argv[2:]:
+        settings = json.loads(text)
+        train_one(Path(sys.argv[1]) / settings.pop("run"), settings)
+
+
+def train_one(output: Path, settings: dict[str, Any]) -> None:
     reward = REWARDS[settings.pop("reward", "even_first_token")]
     trainer = make_trainer(output, reward, **settings)
     # `accelerate launch` has been seen to run one process where two were asked for.
