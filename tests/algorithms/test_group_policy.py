@@ -17,6 +17,9 @@ from hardwon.records import read_metrics as read_all_metrics
 from hardwon.records import read_rollouts
 from hardwon.run import Run
 
+# Every prompt is encoded before a run begins: with few of them it begins at once.
+FEW = {"task_options": {"train_size": 64}, "eval_problems": 8}
+
 
 def read_metrics(path):
     """Of the training iterations; iteration 0 is the evaluation before them."""
@@ -92,7 +95,7 @@ def test_uniform_groups_are_counted_where_nothing_is_dropped(train):
 @pytest.mark.parametrize("algorithm", ["dapo", "grpo", "dr_grpo"])
 def test_micro_batches_do_not_change_the_gradient(tmp_path, algorithm):
     """The denominator is that of the whole step: 100 tokens at a time, or all at once, on 1 or 2 threads."""
-    config = resolve(algorithm, {"kl_coef": 0.0, "prompts_per_iteration": 8, "run": str(tmp_path / "r")})
+    config = resolve(algorithm, FEW, {"kl_coef": 0.0, "prompts_per_iteration": 8})
     gradients = []
     with Run.create(tmp_path / "r", {}) as run:
         trainer, _ = prepare(config, run)
@@ -148,7 +151,7 @@ def test_mismatch_correction_is_neutral_where_generator_and_trainer_agree(train)
 
 def test_with_mismatch_cap_a_carried_group_is_scored_by_the_policy_that_trains_on_it(tmp_path):
     """The ratio then begins at 1, and all drift since sampling is in the capped weight."""
-    config = resolve("dapo", {"run": str(tmp_path / "r"), "group_size": 4, "mismatch_cap": 2.0})
+    config = resolve("dapo", FEW, {"group_size": 4, "mismatch_cap": 2.0})
     with Run.create(tmp_path / "r", {}) as run:
         trainer, _ = prepare(config, run)
         policy = trainer.bench.policy
@@ -289,9 +292,7 @@ def test_verifier_errors_take_no_part(tmp_path):
     """A row whose verifier failed has no reward and no row in the loss; the group's others are as ever."""
     from dataclasses import replace as put
 
-    config = resolve(
-        "grpo", {"run": str(tmp_path / "r"), "prompts_per_iteration": 4, "group_size": 4, "kl_coef": 0.0}
-    )
+    config = resolve("grpo", FEW, {"prompts_per_iteration": 4, "group_size": 4, "kl_coef": 0.0})
     with Run.create(tmp_path / "r", {}) as run:
         trainer, _ = prepare(config, run)
         (group,) = trainer.prompts.draw(trainer.bench.train[:1], 1)
