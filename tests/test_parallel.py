@@ -86,6 +86,27 @@ def test_four_processes_make_the_update_of_one(alone, four, name):
     assert_agree(alone[name], four[name])
 
 
+def bfloat16_is_near(alone, several):
+    """Over all gradients a few of bfloat16's 2^-8 from one process, some more from float32, never equal."""
+    names = [name for name in alone if name.startswith("gradient")]
+    a, b, exact = (
+        torch.cat([results[name].double().flatten() for name in names])
+        for results in (parallel_worker.case(*parallel_worker.BFLOAT16), several["bfloat16"], alone)
+    )
+    assert all(several["bfloat16"][name].dtype == torch.float32 for name in names)
+    assert 1e-4 < (b - a).norm() / a.norm() < 0.03
+    assert 1e-4 < (b - exact).norm() / exact.norm() < 0.08
+
+
+def test_two_processes_in_bfloat16_make_nearly_the_update_of_one(alone, two):
+    bfloat16_is_near(alone["token_mean"], two)
+
+
+@pytest.mark.slow
+def test_four_processes_in_bfloat16_make_nearly_the_update_of_one(alone, four):
+    bfloat16_is_near(alone["token_mean"], four)
+
+
 def test_the_copy_that_samples_computes_what_the_sharded_policy_does(two):
     assert two["copies"]["float32"] < 1e-5
     assert two["copies"]["bfloat16"] < 1e-5  # both round weights to bfloat16, so they do not differ at all
