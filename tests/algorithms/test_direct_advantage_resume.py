@@ -23,14 +23,12 @@ SETTINGS = {
     "validations_per_epoch": 1, "critic_epochs": 1, "fresh_states": 8, "min_gap": 0.0,
     "task_options": {"train_size": 64}, "iterations": 2,
 }  # fmt: skip
-# One after the other: each begins where the last one died.
+# One after the other: each begins where the last one died. Many more are in tests/faults.
 KILLS = [
-    ("hardwon.json_lines:JsonLines.append", 1),  # collecting, before anything is stored
     ("hardwon.steps.values:sample_groups", 2),  # labelling, after the first batch
     ("hardwon.optimization:Optimizer.step", 4),  # critic, one step after its second
     ("hardwon.steps.select:pq.write_table", 1),  # advantages
     ("hardwon.optimization:Optimizer.step", 4),  # policy
-    ("hardwon.offline.setup:evaluate_and_record", 1),  # after the policy, before its evaluation
     ("hardwon.steps.values:sample_groups", 1),  # labelling of the second repetition
 ]
 TIMES = {"elapsed_seconds"}
@@ -42,7 +40,7 @@ def weights(folder):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """(undisturbed, killed seven times)."""
+    """(undisturbed, killed five times)."""
     whole, killed = (tmp_path_factory.mktemp(name) / "run" for name in ("whole", "killed"))
     train("direct_advantage", whole, SETTINGS)
     for place, number in KILLS:
