@@ -10,9 +10,9 @@ from hardwon.models.critic import Critic
 from hardwon.models.policy import Policy
 from hardwon.models.tokens import pad_id
 from hardwon.offline.fitting import batches
-from hardwon.scoring import Span, score_spans
 from hardwon.offline.solutions import Collected, Solution, keep_balanced, keep_right
 from hardwon.optimization import Optimizer
+from hardwon.scoring import Span, score_spans
 from hardwon.steps.critic import (
     CriticModel,
     Example,
