@@ -21,7 +21,7 @@ from typing import Any
 
 from hardwon.data import Problem, Verdict
 from hardwon.tasks.rows import HELD_OUT_FRACTION, BadRowError, column, load_splits
-from hardwon.tasks.task import Split, Task
+from hardwon.tasks.task import Task
 from hardwon.verifiers import code
 from hardwon.verifiers.code import AssertTests, CallTests, StdinTests, Tests
 from hardwon.verifiers.sandbox_layers import Limits
@@ -77,7 +77,7 @@ def load(
 
 def code_task(
     name: str,
-    splits: Mapping[Split, Sequence[Problem]],
+    splits: Mapping[str, Sequence[Problem]],
     *,
     gold: Callable[[Problem], str],
     partial_credit: bool = False,

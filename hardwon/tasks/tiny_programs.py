@@ -79,7 +79,7 @@ def load(
     """
     check_options(min_operations, max_operations, train_size)
     levels = range(min_operations, max_operations + 1)
-    splits: dict[Split, list[Problem]] = {
+    splits = {
         "train": list(islice(problems("train", seed, levels), train_size)),
         "test": list(islice(problems("test", 0, levels), TEST_SIZE)),
     }

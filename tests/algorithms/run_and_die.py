@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hardwon.algorithms import resolve
+from hardwon.algorithms import find, resolve
 from hardwon.offline import solutions
 from hardwon.progress import Display
 from hardwon.run import Run
@@ -18,7 +18,6 @@ from hardwon.steps import values as step_values
 
 
 def train(algorithm, path, settings):
-    module = importlib.import_module(f"hardwon.algorithms.{algorithm}")
     # Small batches of labelling, so that a kill can come between two.
     solutions.ROLLOUTS_A_WRITE = step_values.ROLLOUTS_A_WRITE = 128
     config = resolve(algorithm, settings, {"run": str(path)})
@@ -26,7 +25,7 @@ def train(algorithm, path, settings):
     exists = (Path(path) / "config.yaml").exists()
     with Run.resume(path, values) if exists else Run.create(path, values) as run:
         display = Display(1, console=Console(file=io.StringIO()))
-        return module.train(config, run, display)
+        return find(algorithm).train(config, run, display)
 
 
 def die_at_call(place, number):

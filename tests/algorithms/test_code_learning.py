@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from run_and_die import train as train_in
 
 from hardwon.evaluate import compare, load_evaluation, stored_evaluations
 from hardwon.records import read_metrics, read_rollouts
@@ -17,14 +18,15 @@ def test_the_online_loop_judges_programs_by_running_them(train):
     rows = read_rollouts(path).to_pandas()
     assert set(rows.outcome) <= {"correct", "wrong", "timeout"}
     right = rows[rows.correct]
-    assert len(right) and right.response.str.startswith("def f(x):").all()
+    assert len(right) and right.text.str.startswith("def f(x):").all()
     metrics = read_metrics(path)
     assert [m["iteration"] for m in metrics if "success_rate" in m] == [1, 2]
     assert all(0 < m["success_rate"] < 1 for m in metrics if "success_rate" in m)
 
 
-def test_the_steps_of_direct_advantage_are_lines_of_the_program(train):
+def test_the_steps_of_direct_advantage_are_lines_of_the_program(tmp_path):
     small = {
+        "eval_problems": 8,
         "num_problems": 12,
         "solutions_per_problem": 8,
         "completions": 4,
@@ -35,8 +37,8 @@ def test_the_steps_of_direct_advantage_are_lines_of_the_program(train):
         "require_critic": False,
         "min_gap": 0.0,
     }
-    path = train("direct_advantage", model="embedded_code", eval_samples=1, eval_problems=8, **small)
-    solutions = [solution.judged for solution in read_solution_steps(path)]
+    train_in("direct_advantage", tmp_path / "run", FEW_PROBLEMS | small)
+    solutions = [solution.judged for solution in read_solution_steps(tmp_path / "run")]
     assert solutions
     for judged in solutions:
         assert all(step.endswith("\n") and step.count("\n") == 1 for step in judged.steps[:-1])
@@ -47,12 +49,12 @@ def test_the_steps_of_direct_advantage_are_lines_of_the_program(train):
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("algorithm", "settings"),
-    [("da3po", {"iterations": 40, "prompts_per_iteration": 32}), ("direct_advantage", {"num_problems": 300})],
+    [("da3po", {"iterations": 20, "prompts_per_iteration": 32}), ("direct_advantage", {"num_problems": 400})],
 )
-def test_held_out_programs_become_right(train, algorithm, settings):
+def test_held_out_programs_become_right(tmp_path, algorithm, settings):
     """Beyond the interval of the gain, over 256 problems that no training saw."""
-    path = train(algorithm, **FEW_PROBLEMS | settings | {"eval_problems": 256, "eval_samples": 4})
-    files = stored_evaluations(path, "sampled")
+    train_in(algorithm, tmp_path / "run", settings | {"model": "embedded_code"})
+    files = stored_evaluations(tmp_path / "run", "sampled")
     gain = compare(*(load_evaluation(files[n]) for n in (min(files), max(files))))
     print(json.dumps({"algorithm": algorithm, "difference": gain.difference, "low": gain.low}))
     assert gain.low > 0

@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 
 from hardwon.algorithms.dpo import Config, accumulate, summed_log_probs
 from hardwon.models.policy import Policy
-from hardwon.scoring import Span
 from hardwon.records import read_metrics
+from hardwon.scoring import Span
 
 SETTINGS = {
     "num_problems": 24, "solutions_per_problem": 8, "batch_size": 8, "checkpoint_every": 2, "epochs": 2,
