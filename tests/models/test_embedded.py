@@ -113,3 +113,18 @@ def test_held_out_success_leaves_much_to_gain_and_something_to_start_from(model,
     assert means[4] > 0.65 and 0.0 < means[9] < 0.15
     assert any(rate == 1.0 for rate in rates)
     assert sum(0 < rate < 0.5 for rate in rates) > 40, "hard-won groups, which da3po amplifies"
+
+
+def test_the_model_for_code_writes_programs_and_knows_the_same_characters(tokenizer):
+    """Its responses are functions of x, some right: judged for real in tests/algorithms/test_code_learning.py."""
+    from hardwon.models.paths import packaged_path
+
+    path = packaged_path("embedded_code")
+    code_tokenizer = AutoTokenizer.from_pretrained(path)
+    assert code_tokenizer.get_vocab() == tokenizer.get_vocab()
+    model = AutoModelForCausalLM.from_pretrained(path, dtype="auto").eval()
+    ids = torch.tensor([prompt_ids(code_tokenizer, "add 3, square")])
+    written = model.generate(ids, do_sample=False, max_new_tokens=96)[0, ids.shape[1] :]
+    # The gold program of tasks/tiny_programs.py.
+    expected = "def f(x):\n x=x+3\n return x**2\n"
+    assert code_tokenizer.decode(written, skip_special_tokens=True) == expected
