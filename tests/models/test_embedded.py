@@ -116,7 +116,7 @@ def test_held_out_success_leaves_much_to_gain_and_something_to_start_from(model,
 
 
 def test_the_model_for_code_writes_programs_and_knows_the_same_characters(tokenizer):
-    """Its responses are functions of x, some right: judged for real in tests/algorithms/test_code_learning.py."""
+    """Greedily it writes the gold program of a short description."""
     from hardwon.models.paths import packaged_path
 
     path = packaged_path("embedded_code")
