@@ -6,31 +6,25 @@ import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from hardwon import memory
 from hardwon.data import Problem
-from hardwon.models.generator_hf import CACHE_SHARE, CPU_CACHE_GIB
+from hardwon.hardware import GIB, Hardware, this_machine
 from hardwon.models.tokens import encode_prompt, eos_ids, load_tokenizer
+from hardwon.plan import Finding, check_memory, dtype_on
 from hardwon.tasks import Task
 from hardwon.verifiers.sandbox_probe import layers
-from hardwon.workbench import SharedSettings, open_task, resolve_dtype
+from hardwon.workbench import SharedSettings, open_task
 
 # Gold answers that are verified, at most (ours).
 GOLD_ANSWERS = 64
 
 
-class Finding(NamedTuple):
-    status: Literal["ok", "warning", "error"]
-    subject: str
-    text: str
-
-
-def check(config: SharedSettings, *, device_gib: float | None = None) -> Iterator[Finding]:
+def check(config: SharedSettings, hardware: Hardware | None = None) -> Iterator[Finding]:
     """Findings about data, gold answers, tokens, lengths, memory and disk, in that order.
 
-    Nothing is trained and no weights are read. `device_gib` is the memory of the hardware to plan
-    for; by default that of this machine.
+    Nothing is trained and no weights are read. Memory is that of `hardware`, by default this machine.
     """
     task: Task | None = None
     try:
@@ -48,7 +42,8 @@ def check(config: SharedSettings, *, device_gib: float | None = None) -> Iterato
             task.close()
     if config.task == "code":
         yield from _guard("sandbox", check_sandbox)
-    yield from _guard("memory", lambda: check_memory(config, device_gib))
+    machine = hardware or this_machine(config.device)
+    yield from _guard("memory", lambda: check_fit(config, machine))
     yield from _guard("disk", lambda: check_disk(config))
 
 
@@ -112,22 +107,10 @@ def check_tokens(config: SharedSettings, problems: list[Problem]) -> Iterator[Fi
     yield Finding("error" if too_long else "ok", "prompts", text)
 
 
-def check_memory(config: SharedSettings, device_gib: float | None) -> Iterator[Finding]:
-    available = device_gib or memory.available_gib(config.device)
-    bytes_per_element = 2 if resolve_dtype(config) == "bfloat16" or device_gib else 4
-    limit = CACHE_SHARE * available if bytes_per_element == 2 else CPU_CACHE_GIB
-    parts = memory.estimate(
-        memory.load_shape(config.model),
-        config,
-        bytes_per_element=bytes_per_element,
-        kv_limit_gib=limit,
-    )
-    total = sum(parts.values())
-    listed = ", ".join(f"{name} {gib:.1f}" for name, gib in parts.items() if gib >= 0.05)
-    text = f"about {total:.1f} GiB of {available:.1f}" + (f" ({listed})" if listed else "")
-    if total > available:
-        text += "; try lora_rank=16, gradient_checkpointing=true or a smaller micro_batch_tokens"
-    yield Finding("error" if total > available else "ok", "memory", text)
+def check_fit(config: SharedSettings, hardware: Hardware) -> Iterator[Finding]:
+    shape = memory.load_shape(config.model)
+    phases = memory.phases(shape, config, hardware, dtype_on(config, hardware))
+    yield from check_memory(phases, config, hardware)
 
 
 def check_disk(config: Any) -> Iterator[Finding]:
@@ -136,7 +119,7 @@ def check_disk(config: Any) -> Iterator[Finding]:
     while not place.exists():
         place = place.parent
     shape = memory.load_shape(config.model)
-    size = (4 + (8 if not config.lora_rank else 0)) * shape.parameters / memory.GIB
-    needed, free = size * (config.keep_checkpoints + 2), shutil.disk_usage(place).free / memory.GIB
+    size = (4 + (8 if not config.lora_rank else 0)) * shape.parameters / GIB
+    needed, free = size * (config.keep_checkpoints + 2), shutil.disk_usage(place).free / GIB
     text = f"checkpoints take about {needed:.1f} GiB; {free:.1f} are free"
     yield Finding("error" if needed > free else "ok", "disk", text)

@@ -172,12 +172,31 @@ def check(
     algorithm: Annotated[str, typer.Argument(help="the algorithm to plan for")] = "da3po",
     settings: Settings = None,
     config: ConfigFile = None,
+    hardware: Annotated[str | None, typer.Option(help="e.g. 8xH100-80GB; default this machine")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="memory and time, without data or weights")
+    ] = False,
+    assume: Annotated[
+        list[str] | None, typer.Option(help="with --dry-run: name=value or a file of measured rates")
+    ] = None,
 ) -> None:
     """Data, gold answers, tokens, memory and disk, before anything runs."""
-    from hardwon.commands import check_command
+    from hardwon.commands import check_command, dry_run_command
+    from hardwon.hardware import parse_hardware
 
     given = {**(read_yaml(config) if config else {}), **parse_words(settings or [])}
-    if not check_command(algorithm, given, console):
+    machine = parse_hardware(hardware) if hardware else None
+    if assume and not dry_run:
+        raise ValueError(f"--assume {assume[0]}: what is assumed matters with --dry-run only; add it")
+    if dry_run:
+        # Sizes of a hub's model lie beside the recipe that names it.
+        models = config.parent / "models" if config else None
+        passed = dry_run_command(
+            algorithm, given, console, hardware=machine, assume=assume or [], models=models
+        )
+    else:
+        passed = check_command(algorithm, given, console, machine)
+    if not passed:
         raise SystemExit(1)
 
 

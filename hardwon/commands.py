@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ from rich.table import Table
 from hardwon.algorithms import resolve
 from hardwon.check import check
 from hardwon.checkpoints import write_atomic
-from hardwon.config import build
+from hardwon.config import build, parse_words, read_yaml
+from hardwon.cost import Assumptions
 from hardwon.evaluate import (
     Evaluation,
     compare_seeds,
@@ -22,7 +23,10 @@ from hardwon.evaluate import (
     report_ks,
     stored_evaluations,
 )
+from hardwon.hardware import Hardware
 from hardwon.models.paths import PACKAGED
+from hardwon.plan import Finding, plan
+from hardwon.plan_tables import print_plan
 from hardwon.records import CONFIG, read_config
 from hardwon.workbench import SharedSettings, open_workbench
 
@@ -112,10 +116,37 @@ def evaluation_of(source: str) -> Evaluation:
     return load_evaluation(stored[max(stored)])
 
 
-def check_command(algorithm: str, given: Mapping[str, Any], console: Console) -> bool:
+def check_command(
+    algorithm: str, given: Mapping[str, Any], console: Console, hardware: Hardware | None = None
+) -> bool:
     """Print every finding; True if none is an error."""
+    return print_findings(check(resolve(algorithm, given), hardware), console)
+
+
+def dry_run_command(
+    algorithm: str,
+    given: Mapping[str, Any],
+    console: Console,
+    *,
+    hardware: Hardware | None,
+    assume: Sequence[str],
+    models: Path | None,
+) -> bool:
+    """Print what a run takes, then the findings; True if none is an error."""
+    config = resolve(algorithm, given)
+    found = plan(config, hardware, build(Assumptions, *map(assumption, assume)), models)
+    print_plan(found, console)
+    return print_findings(found.findings, console)
+
+
+def assumption(word: str) -> dict[str, Any]:
+    """`name=value`, or a YAML or JSON file of them."""
+    return parse_words([word]) if "=" in word else read_yaml(word)
+
+
+def print_findings(findings: Iterable[Finding], console: Console) -> bool:
     passed = True
-    for finding in check(resolve(algorithm, given)):
+    for finding in findings:
         console.print(f"{MARKS[finding.status]:>18}  [bold]{finding.subject}[/]  ", end="", highlight=False)
         console.print(finding.text, markup=False, highlight=False, soft_wrap=True)
         passed = passed and finding.status != "error"
