@@ -20,11 +20,10 @@ from hardwon.config import Settings
 from hardwon.dynamic_sampling import MAX_ROUND_BATCHES
 from hardwon.hardware import Hardware
 from hardwon.memory import Shape, processes, rows_at_once, sampling_copy
+from hardwon.offline.solutions import ROLLOUTS_A_WRITE
 
 StepSeconds = Callable[[int, float], float]  # rows, mean tokens cached a row -> seconds of a decode step
 
-# The stages of direct advantage draw so many rollouts at a time, as hardwon.offline.solutions has it.
-ROLLOUTS_A_WRITE = 2048
 # Iterations, or writes of rollouts, that are drawn and averaged.
 SIMULATED = 4
 
@@ -421,7 +420,7 @@ def _offline(work: Workload) -> list[Stage]:
 
 def _chunks(work: Workload, rollouts: float, prefix: float, mean: float, group: int) -> float:
     """Rollouts drawn a write at a time: one write is simulated, the others take as long."""
-    size = max(ROLLOUTS_A_WRITE // group, 1) * group
+    size = max(ROLLOUTS_A_WRITE * work.trainers // group, 1) * group
     generator, most = np.random.default_rng(2), work.config.max_new_tokens
     writes = [draw_lengths(generator, size, mean, work.assumed.length_spread, most) for _ in range(SIMULATED)]
     seconds = sum(work.sample_seconds(lengths, prefix, group) for lengths in writes) / SIMULATED

@@ -12,14 +12,20 @@ from typing import Any
 
 from hardwon.data import Group, Problem, Rollout, Sampling, State
 from hardwon.json_lines import JsonLines, read_json_lines
+from hardwon.models.parallel import world
 from hardwon.rollouts import Sampler, sample_groups
 
 SOLUTIONS = "solutions.jsonl"
-# Rollouts sampled between two writes (ours): what a kill can cost at most.
+# Rollouts that a process samples between two writes (ours): what a kill can cost at most.
 ROLLOUTS_A_WRITE = 2048
 
 Progress = Callable[[int, int], None]  # done, total
 Choose = Callable[[Sequence[Rollout]], list[Rollout]]
+
+
+def states_a_write(num_samples: int) -> int:
+    """States that all processes sample from between two writes: with more of them none has less to do."""
+    return max(1, ROLLOUTS_A_WRITE * world().size // num_samples)
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ def collect(
     with JsonLines(path) as store:
         done = {record["problem_id"] for record in store.records}
         missing = [problem for problem in problems if problem.id not in done]
-        size = max(1, ROLLOUTS_A_WRITE // num_samples)
+        size = states_a_write(num_samples)
         for start in range(0, len(missing), size):
             progress(len(problems) - len(missing) + start, len(problems))
             groups = sample_groups(

@@ -19,7 +19,7 @@ import torch
 from hardwon.data import Group, Sampling, State
 from hardwon.functional.step_advantages import value_standard_errors
 from hardwon.json_lines import JsonLines, read_json_lines
-from hardwon.offline.solutions import ROLLOUTS_A_WRITE, Collected, Progress
+from hardwon.offline.solutions import Collected, Progress, states_a_write
 from hardwon.rollouts import Sampler, sample_groups
 from hardwon.steps.split import StepSplitter
 
@@ -117,7 +117,7 @@ def _label_round(
     done = {_key(record) for record in store.records if record["round"] == round_}
     missing = [s for s in states if (s.problem.id, s.prefix_ids) not in done]
     tokens = sum(record["num_tokens"] for record in store.records)
-    size = max(1, ROLLOUTS_A_WRITE // labeller.num_samples)
+    size = states_a_write(labeller.num_samples)
     for start in range(0, len(missing), size):
         if max_tokens and tokens >= max_tokens:
             break

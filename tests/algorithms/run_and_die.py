@@ -14,12 +14,11 @@ from hardwon.algorithms import find, resolve
 from hardwon.offline import solutions
 from hardwon.progress import Display
 from hardwon.run import Run
-from hardwon.steps import values as step_values
 
 
 def train(algorithm, path, settings):
     # Small batches of labelling, so that a kill can come between two.
-    solutions.ROLLOUTS_A_WRITE = step_values.ROLLOUTS_A_WRITE = 128
+    solutions.ROLLOUTS_A_WRITE = 128
     config = resolve(algorithm, settings, {"run": str(path)})
     values = config.model_dump(mode="json")
     exists = (Path(path) / "config.yaml").exists()

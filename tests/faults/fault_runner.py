@@ -22,7 +22,6 @@ from hardwon.json_lines import JsonLines
 from hardwon.offline import solutions
 from hardwon.progress import Display
 from hardwon.run import Run
-from hardwon.steps import values as step_values
 
 How = Literal["before", "after", "torn"]
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -49,7 +48,7 @@ class Kill:
 def train(algorithm: str, path: Path, settings: Mapping[str, Any]) -> Path:
     """A new run, or the resumed one if there is a run at `path`, in this process and without a report."""
     # Small batches of labelling, so that a kill can come between two.
-    solutions.ROLLOUTS_A_WRITE = step_values.ROLLOUTS_A_WRITE = 128
+    solutions.ROLLOUTS_A_WRITE = 128
     config: Any = resolve(algorithm, settings, {"run": str(path)})
     values = config.model_dump(mode="json")
     exists = (path / "config.yaml").exists()

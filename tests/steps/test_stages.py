@@ -151,7 +151,7 @@ class CountingSampler:
 def labelling(monkeypatch, ids, splitter):
     sampler = CountingSampler(ids)
     monkeypatch.setattr("hardwon.steps.values.sample_groups", sampler)
-    monkeypatch.setattr("hardwon.steps.values.ROLLOUTS_A_WRITE", 8)  # 2 states a write
+    monkeypatch.setattr("hardwon.offline.solutions.ROLLOUTS_A_WRITE", 8)  # 2 states a write
     states = [State(Problem(f"p{n}", "1", "1")) for n in range(9)]
 
     def run(path, **settings):
