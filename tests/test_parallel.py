@@ -80,7 +80,6 @@ def test_two_processes_make_the_update_of_one(alone, two, name):
     assert_agree(alone[name], two[name])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", parallel_worker.CASES)
 def test_four_processes_make_the_update_of_one(alone, four, name):
     assert_agree(alone[name], four[name])
@@ -102,7 +101,6 @@ def test_two_processes_in_bfloat16_make_nearly_the_update_of_one(alone, two):
     bfloat16_is_near(alone["token_mean"], two)
 
 
-@pytest.mark.slow
 def test_four_processes_in_bfloat16_make_nearly_the_update_of_one(alone, four):
     bfloat16_is_near(alone["token_mean"], four)
 
