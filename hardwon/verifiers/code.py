@@ -127,10 +127,21 @@ def program_for(tests: Tests, text: str) -> str:
         return answer
     definition = rf"^(async\s+)?def\s+{re.escape(tests.names[0])}\b"
     if not re.search(definition, answer, re.MULTILINE):
-        joint = "" if tests.prompt.endswith("\n") else "\n"
-        return tests.prompt + joint + answer
+        return continued(tests.prompt, answer)
     starts = [match.start() for match in re.finditer(definition, tests.prompt, re.MULTILINE)]
     return (tests.prompt[: starts[-1]] if starts else "") + answer
+
+
+def continued(prompt: str, answer: str) -> str:
+    """The answer below the prompt, or in the prompt's last line where that is only an indentation.
+
+    >>> continued("def f(x):\\n    ", "return x"), continued("def f(x):", "    return x")
+    ('def f(x):\\n    return x', 'def f(x):\\n    return x')
+    """
+    last = prompt.rpartition("\n")[2]
+    if last.strip():
+        return f"{prompt}\n{answer}"
+    return prompt.removesuffix(last) + answer if answer[:1].isspace() else prompt + answer
 
 
 def verify(sandbox: Sandbox, tests: Tests, text: str, *, partial: bool = False) -> Verdict:

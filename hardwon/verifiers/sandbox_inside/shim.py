@@ -83,8 +83,13 @@ def seal(
 def run_program(source: str, name: str) -> types.ModuleType:
     module = types.ModuleType(name)
     sys.modules[name] = module
-    exec(compile(source, "solution.py", "exec"), module.__dict__)
+    exec(compile_as_file(source, "solution.py"), module.__dict__)
     return module
+
+
+def compile_as_file(source: str, name: str) -> types.CodeType:
+    """As if it stood in a file: without this module's `from __future__`; a byte order mark is allowed."""
+    return compile(source.removeprefix("\ufeff"), name, "exec", dont_inherit=True)
 
 
 def send(control: int, message: dict[str, Any]) -> None:
@@ -108,8 +113,13 @@ def answer_calls(source: str, lines: BinaryIO, control: int) -> None:
             value = find(module, call["name"])(*arguments, **keywords)
             reply = {"value": plain.dumps(value)}
         except BaseException as error:
-            reply = {"raised": type(error).__name__, "message": str(error)[:500]}
+            reply = {"raised": builtin_name(type(error)), "message": str(error)[:500]}
         send(control, reply)
+
+
+def builtin_name(kind: type[BaseException]) -> str:
+    """Of the nearest builtin class: all that is known of an exception on the other side."""
+    return next(c.__name__ for c in kind.__mro__ if getattr(builtins, c.__name__, None) is c)
 
 
 def find(module: types.ModuleType, name: str) -> Callable[..., Any]:
@@ -158,7 +168,7 @@ class Calls:
         send(self.control, {"name": name, "arguments": data})
         reply = json.loads(self.lines.readline())
         if "raised" in reply:
-            raise exception_named(reply["raised"])(reply["message"])
+            raise exception_named(reply["raised"], reply["message"])
         return plain.loads(reply["value"])
 
     def fault(self, message: str) -> NoReturn:
@@ -166,18 +176,27 @@ class Calls:
         os._exit(0)
 
 
-def exception_named(name: str) -> type[Exception]:
-    """The builtin exception of that name. Not one that ends a loop quietly, nor one that ends the test."""
+def exception_named(name: str, message: str) -> Exception:
+    """The builtin exception of that name. Not one that ends a loop quietly, nor one that ends the test.
+
+    Some want more arguments than a message (UnicodeDecodeError); their __init__ is left out.
+    """
     kind = getattr(builtins, name, None)
-    if not (isinstance(kind, type) and issubclass(kind, Exception)):
-        return RuntimeError
-    return RuntimeError if issubclass(kind, (StopIteration, StopAsyncIteration)) else kind
+    quiet = (StopIteration, StopAsyncIteration)
+    if not (isinstance(kind, type) and issubclass(kind, Exception)) or issubclass(kind, quiet):
+        return RuntimeError(message)
+    try:
+        error = kind.__new__(kind, message)
+    except TypeError:  # an ExceptionGroup holds others
+        return RuntimeError(message)
+    error.args = (message,)
+    return error
 
 
 def attempt(source: str, namespace: dict[str, Any], calls: Calls) -> str | None:
     """None if the source ran through, else what it raised."""
     try:
-        exec(compile(source, "tests.py", "exec"), namespace)
+        exec(compile_as_file(source, "tests.py"), namespace)
         return None
     except BaseException as error:
         message = f"{type(error).__name__}: {str(error)[:500]}"
