@@ -196,7 +196,7 @@ def square(x):
     for i in range(20_000):
         open(str(i), "w").close()
     return 0
-"""),
+""", "wrong or timeout"),
     ("every descriptor taken", CALLS, """
 held = []
 try:
@@ -305,7 +305,7 @@ def verdicts(request):
 @pytest.mark.skipif(not HELD, reason="no layer of the sandbox holds on this machine")
 @pytest.mark.parametrize(("name", "expected"), [(row[0], row[3]) for row in ROWS], ids=lambda v: str(v)[:50])
 def test_each_gets_the_verdict_that_it_deserves(verdicts, name, expected):
-    assert verdicts[name].outcome == expected, verdicts[name].message
+    assert verdicts[name].outcome in expected.split(" or "), verdicts[name].message
 
 
 def test_partial_credit_counts_only_what_passed():
