@@ -64,7 +64,7 @@ def plan(config: Any, hardware: Hardware | None, assumed: Assumptions, models: P
 
 
 def offline_shape(model: str, models: Path | None) -> memory.Shape:
-    """Sizes of a packaged model, a directory, NAME in `models` for the hub's OWNER/NAME, or one in the cache."""
+    """Sizes of a packaged model, a directory, NAME in `models` for the hub's OWNER/NAME, or of the cache."""
     beside = models / model.rpartition("/")[2] if models is not None else None
     if model in PACKAGED or Path(model).expanduser().is_dir():
         return memory.load_shape(model)
