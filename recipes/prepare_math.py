@@ -1,8 +1,9 @@
 """Write MATH as the recipes want it: `python recipes/prepare_math.py FOLDER`.
 
-7,500 training and 5,000 test problems (Hendrycks et al., 2021) with TRL's columns: `prompt`, which asks for the
-answer in a box, and `solution`, whose box holds the answer. Needs hardwon[datasets] and access to the
-Hugging Face hub, or local copies with columns `problem` and `solution`: `--train FILE.parquet --test FILE.parquet`.
+7,500 training and 5,000 test problems (Hendrycks et al., 2021) with TRL's columns: `prompt`, which asks for
+the answer in a box, and `solution`, whose box holds the answer. Needs hardwon[datasets] and access to the
+Hugging Face hub, or local copies with columns `problem` and `solution`:
+`--train FILE.parquet --test FILE.parquet`.
 """
 
 from __future__ import annotations
