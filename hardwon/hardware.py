@@ -69,7 +69,7 @@ def parse_hardware(text: str) -> Hardware:
     if name.lower() in kinds:
         return replace(GPUS[kinds[name.lower()]], count=count)
     raise ValueError(
-        f"hardware={text} is not known{nearest(name.upper(), GPUS)} "
+        f"hardware={text} is not known{nearest(name.upper(), GPUS) or '.'} "
         f"Known, with a count as in 8xH100-80GB: {', '.join(GPUS)}, cpu"
     )
 

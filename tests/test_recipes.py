@@ -128,5 +128,7 @@ def test_names_of_hardware():
     assert parse_hardware("2xcpu").count == 2 and not parse_hardware("cpu").is_gpu
     for name in GPUS:
         assert parse_hardware(f"64x{name}").count == 64
-    with pytest.raises(ValueError, match="hardware=0xH100-80GB is not known"):
+    with pytest.raises(ValueError, match="hardware=0xH100-80GB is not known; did you mean 'H100-80GB'"):
         parse_hardware("0xH100-80GB")
+    with pytest.raises(ValueError, match=r"hardware=8xTPU is not known\. Known, with a count"):
+        parse_hardware("8xTPU")
