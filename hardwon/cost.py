@@ -19,8 +19,7 @@ from pydantic import Field
 from hardwon.config import Settings
 from hardwon.dynamic_sampling import MAX_ROUND_BATCHES
 from hardwon.hardware import Hardware
-from hardwon.memory import Shape, processes, rows_at_once, sampling_copy
-from hardwon.offline.solutions import ROLLOUTS_A_WRITE
+from hardwon.memory import ROLLOUTS_A_WRITE, Shape, processes, rows_at_once, sampling_copy
 
 StepSeconds = Callable[[int, float], float]  # rows, mean tokens cached a row -> seconds of a decode step
 

@@ -83,10 +83,16 @@ def this_machine(device: str) -> Hardware:
         return cpu(1)
     properties = torch.cuda.get_device_properties(0)
     gib = properties.total_memory / GIB
-    for kind, gpu in GPUS.items():
-        if kind.rpartition("-")[0].replace("-", " ") in properties.name:
-            return replace(gpu, gib=gib)
-    return Hardware(properties.name, gib, 0.0, 0.0, 0.0, 0.0)
+    return gpu_named(properties.name, gib)
+
+
+def gpu_named(name: str, gib: float) -> Hardware:
+    """The table's device that the driver calls `name`, of its forms the one nearest in memory."""
+    words = set(re.split(r"[ -]", name))
+    kinds = [gpu for kind, gpu in GPUS.items() if words >= set(kind.split("-")[:-1])]
+    if not kinds:
+        return Hardware(name, gib, 0.0, 0.0, 0.0, 0.0)
+    return replace(min(kinds, key=lambda gpu: abs(gpu.gib - gib)), gib=gib)
 
 
 def cpu(processes: int) -> Hardware:

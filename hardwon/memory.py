@@ -30,6 +30,8 @@ PARTS = (
 CONTEXT_GIB = 1.5
 # Of everything else, what an allocator cannot use (ours).
 FRAGMENTATION = 0.05
+# As hardwon.offline.solutions has it, which stands above this module.
+ROLLOUTS_A_WRITE = 2048
 # What vLLM's engine takes of its share beside weights, keys and values, and how many rows it decodes at once.
 VLLM_OVERHEAD_GIB, VLLM_MAX_ROWS = 3.0, 256
 
@@ -166,9 +168,11 @@ def row_bytes(shape: Shape, config: Any, dtype: str) -> float:
 
 
 def rows_wanted(config: Any, hardware: Hardware) -> int:
-    prompts = getattr(config, "prompts_per_iteration", 2048)
+    """Rollouts that a process is asked for at a time; offline stages ask each for a write's worth."""
+    if config.algorithm in ("direct_advantage", "sft", "dpo"):
+        return ROLLOUTS_A_WRITE
     samples = getattr(config, "group_size", 0) or getattr(config, "samples_per_prompt", 1)
-    return max(prompts * samples // processes(config, hardware), 1)
+    return max(config.prompts_per_iteration * samples // processes(config, hardware), 1)
 
 
 def cache_gib(shape: Shape, config: Any, hardware: Hardware) -> float:

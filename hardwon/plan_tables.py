@@ -22,7 +22,8 @@ def print_plan(plan: Plan, console: Console) -> None:
 
 
 def heading(work: Workload) -> str:
-    config, trainers = work.config, work.trainers if work.config.generator == "hf" else 1
+    config = work.config
+    trainers = work.hardware.count if config.vllm_server is None else 1
     served = work.hardware.count - trainers
     devices = f"{trainers} processes train" if trainers > 1 else "1 process trains"
     devices += f", {served} serve" if served else ""

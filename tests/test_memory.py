@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Co
 from hardwon import memory
 from hardwon.algorithms import resolve
 from hardwon.hardware import GIB, parse_hardware
+from hardwon.offline import solutions
 
 MODELS = Path(__file__).parents[1] / "recipes" / "models"
 H100 = parse_hardware("H100-80GB")
@@ -96,6 +97,15 @@ def test_the_critic_is_trained_alone_and_then_frozen():
 def test_several_devices_and_an_engine_of_one_process_are_refused_by_name():
     with pytest.raises(ValueError, match="generator=vllm with 8xH100-80GB: its engine serves one process"):
         phases(generator="vllm", hardware=parse_hardware("8xH100-80GB"))
+
+
+def test_an_offline_stage_asks_each_process_for_as_much_however_many_there_are():
+    """Online the iteration's 64 x 16 rollouts are divided; offline a write grows with the processes."""
+    online = resolve("da3po", {"model": "m", "prompts_per_iteration": 64, "group_size": 16})
+    offline = resolve("direct_advantage", {"model": "m"})
+    machines = [parse_hardware(f"{n}xH100-80GB") for n in (1, 8, 64)]
+    assert [memory.rows_wanted(online, m) for m in machines] == [1024, 128, 16]
+    assert {memory.rows_wanted(offline, m) for m in machines} == {solutions.ROLLOUTS_A_WRITE}
 
 
 def test_no_room_for_one_row_names_what_to_lower():

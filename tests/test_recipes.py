@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from hardwon.algorithms import resolve
 from hardwon.cli import app
 from hardwon.config import read_yaml
-from hardwon.hardware import GPUS, parse_hardware
+from hardwon.hardware import GPUS, gpu_named, parse_hardware
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 FILES = sorted(RECIPES.glob("*.yaml"))
@@ -120,6 +120,13 @@ def test_measured_rates_come_by_word_or_by_file(tmp_path):
     for given in ("update_tokens_per_s=1000", str(file)):
         done = dry_run("--hardware", "8xH200-141GB", "--assume", given)
         assert "With measured update_tokens_per_s" in " ".join(done.output.split())
+
+
+def test_the_name_that_a_driver_gives_finds_the_form_by_its_memory():
+    assert gpu_named("NVIDIA A100-SXM4-80GB", 79.3).name == "A100-80GB"
+    assert gpu_named("NVIDIA A100-SXM4-40GB", 39.4).name == "A100-40GB"
+    assert gpu_named("NVIDIA GeForce RTX 4090", 23.6).name == "RTX-4090-24GB"
+    assert gpu_named("NVIDIA GH200 480GB", 94.5).bandwidth == 0  # no H200
 
 
 def test_names_of_hardware():

@@ -5,7 +5,7 @@ A problem says in words what a function of one integer does; a response is the p
     add 3, square, mod 7      the prompt: operations from left to right
     def f(x):                 a response, one operation a line
      x=x+3
-     x=x*x
+     x=x**2
      return x%7
 
 Any program that computes the same on twelve inputs is right: tasks/code.py runs it like all others. One
