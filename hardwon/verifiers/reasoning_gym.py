@@ -19,8 +19,11 @@ from typing import Any
 import reasoning_gym
 
 from hardwon.verifiers.answers import last_tagged
+from hardwon.verifiers.harmless import disarm
 
 Entry = dict[str, Any]  # question, answer, metadata
+
+disarm()
 
 
 @functools.lru_cache(maxsize=8)
@@ -104,12 +107,17 @@ def finite(gold_answer: str, answer: str) -> bool:
     return not re.search("nan|inf", answer, re.IGNORECASE)
 
 
+def integrated(gold_answer: str, answer: str) -> bool:
+    return "Integral" not in answer
+
+
 SECOND_CHECKS: dict[str, Callable[[str, str], bool]] = {
     "coin_flip": close_fraction,  # compares the shorter text only: "0" equals "0.3125"
     "complex_arithmetic": finite,  # min(1, nan) is 1
     "fraction_simplification": same_numbers,  # reads the first fraction of several
     "game_of_life_halting": same_words,  # takes any text but "" for True, the gold answer "False" too
     "gsm_symbolic": same_numbers,  # finds the gold number anywhere, "-20" and "20 574" included
+    "intermediate_integration": integrated,  # the question again is its own antiderivative's derivative
     "letter_jumble": same_words,  # looks at the first words
     "spell_backward": same_words,  # looks at the first letters
     "time_intervals": as_many_words,  # reads the first interval of several
