@@ -68,7 +68,7 @@ def only_formulas(parse: Callable[..., Any], functions: Collection[str]) -> Call
 
 
 def is_formula(text: str, functions: Collection[str] = frozenset(ELEMENTARY)) -> bool:
-    """Whether `text` holds no attribute, no text, no name that begins with `_`, and calls `functions` only."""
+    """Whether `text` holds no attribute, text or name that begins with `_`, and calls `functions` only."""
     if len(text) > LONGEST or not text.isascii():
         return False
     try:

@@ -64,7 +64,6 @@ LAX = {  # what reasoning_gym 0.1.25 itself scores as 1, made from the gold answ
     "fraction_simplification": lambda gold: f"{gold}, $\\frac{{1}}{{2}}$",
     "game_of_life_halting": lambda gold: "whatever",
     "gsm_symbolic": lambda gold: f"-{gold}",
-    "simple_integration": lambda gold: f"{gold} or x",
     "word_sorting": lambda gold: f"{gold}, zebra",
 }
 
