@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import functools
 import json
-import pickle
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +14,7 @@ from hardwon.data import Problem, Verdict
 from hardwon.tasks.rows import prompt_key
 from hardwon.tasks.task import Split, Task
 from hardwon.verifiers import reasoning_gym as gym
+from hardwon.verifiers.sandbox_inside import plain
 from hardwon.verifiers.worker_pool import WorkerPool, verdict
 
 INSTRUCTION = "\n\nThink step by step, then write only the final answer between <answer> and </answer>."
@@ -106,7 +105,7 @@ def problems(pool: WorkerPool, dataset: str, config: dict[str, Any], prefix: str
     for index, reply in enumerate(pool.run([("generate", dataset, text, i) for i in range(config["size"])])):
         if reply.kind != "done":
             raise ValueError(f"reasoning_gym:{dataset} can't make problem {index} of {config}: {reply.value}")
-        entry = pickle.loads(base64.b64decode(reply.value))  # of our own worker
+        entry = plain.loads(reply.value)
         prompt = entry["question"] + INSTRUCTION
         problem = Problem(f"{prefix}/{index}", prompt, gym.gold(entry) or "", {"entry": entry})
         found.setdefault(prompt_key(prompt), problem)

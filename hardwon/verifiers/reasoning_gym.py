@@ -7,10 +7,8 @@ scorer can judge the gold answer, and an error otherwise.
 
 from __future__ import annotations
 
-import base64
 import functools
 import json
-import pickle
 import re
 from collections.abc import Callable
 from fractions import Fraction
@@ -19,7 +17,9 @@ from typing import Any
 import reasoning_gym
 
 from hardwon.verifiers.answers import last_tagged
+from hardwon.verifiers.expressions import exact_arithmetic
 from hardwon.verifiers.harmless import disarm
+from hardwon.verifiers.sandbox_inside import plain
 
 Entry = dict[str, Any]  # question, answer, metadata
 
@@ -32,8 +32,15 @@ def dataset(name: str, config: str) -> Any:
 
 
 def generate(name: str, config: str, index: int) -> str:
-    """One entry, pickled and in base 64: JSON would turn the keys of its metadata into text."""
-    return base64.b64encode(pickle.dumps(dataset(name, config)[index])).decode()
+    """One entry as `plain.dumps` writes it: JSON alone would turn the keys of its metadata into text."""
+    return plain.dumps(without_fractions(dataset(name, config)[index]))
+
+
+def without_fractions(value: Any) -> Any:
+    """Some of gsm_symbolic's variables are Fractions, which are not plain data; no scorer reads them."""
+    if isinstance(value, dict):
+        return {key: without_fractions(item) for key, item in value.items()}
+    return str(value) if isinstance(value, Fraction) else value
 
 
 def gold(entry: Entry) -> str | None:
@@ -111,14 +118,22 @@ def integrated(gold_answer: str, answer: str) -> bool:
     return "Integral" not in answer
 
 
+def same_arithmetic(gold_answer: str, answer: str) -> bool:
+    """The same numbers, each as often, and exactly the same value."""
+    found = exact_arithmetic(answer)
+    return found is not None and found == exact_arithmetic(gold_answer)
+
+
 SECOND_CHECKS: dict[str, Callable[[str, str], bool]] = {
     "coin_flip": close_fraction,  # compares the shorter text only: "0" equals "0.3125"
     "complex_arithmetic": finite,  # min(1, nan) is 1
+    "countdown": same_arithmetic,  # y/y makes numbers that were not given; takes nearly the target
     "fraction_simplification": same_numbers,  # reads the first fraction of several
     "game_of_life_halting": same_words,  # takes any text but "" for True, the gold answer "False" too
     "gsm_symbolic": same_numbers,  # finds the gold number anywhere, "-20" and "20 574" included
     "intermediate_integration": integrated,  # the question again is its own antiderivative's derivative
     "letter_jumble": same_words,  # looks at the first words
+    "puzzle24": same_arithmetic,  # takes any four numbers, and 24.9
     "spell_backward": same_words,  # looks at the first letters
     "time_intervals": as_many_words,  # reads the first interval of several
     "word_sorting": same_words,  # looks at the first words

@@ -26,8 +26,6 @@ FILES = sorted(ROOT.rglob("*.py"))
 OWN_WORKERS = {
     "verifiers/worker.py": "pickle.loads",
     "verifiers/worker_pool.py": "pickle.dumps",
-    "verifiers/reasoning_gym.py": "pickle.dumps",
-    "tasks/reasoning_gym.py": "pickle.loads",
 }
 # Model text is compiled in the sandbox, and only there.
 IN_THE_SANDBOX = {"verifiers/sandbox_inside/shim.py"}

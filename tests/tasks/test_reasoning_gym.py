@@ -61,9 +61,11 @@ def test_data_sets_without_solutions_say_so(name):
 LAX = {  # what reasoning_gym 0.1.25 itself scores as 1, made from the gold answer
     "coin_flip": lambda gold: gold[:1],
     "complex_arithmetic": lambda gold: "nan",
+    "countdown": lambda gold: f"{gold} + y - y",  # y/y is 1, so any number can be made
     "fraction_simplification": lambda gold: f"{gold}, $\\frac{{1}}{{2}}$",
     "game_of_life_halting": lambda gold: "whatever",
     "gsm_symbolic": lambda gold: f"-{gold}",
+    "puzzle24": lambda gold: "1*1*4*6",
     "word_sorting": lambda gold: f"{gold}, zebra",
 }
 
@@ -79,6 +81,19 @@ def test_lax_scorers_are_checked_again(name):
     found = task.verify(pairs)
     assert max(scores) >= 1  # so that this test falls when the package is repaired
     assert {v.outcome for v in found} == {"wrong"}
+
+
+@pytest.mark.parametrize("name", ["simple_integration", "intermediate_integration"])
+def test_the_problem_again_is_no_integral(name):
+    """The package's scorer differentiates the answer: that of Integral(f, x) is f."""
+    task = load(name, train_size=4)
+    pairs = []
+    for problem in task.problems("train"):
+        metadata = problem.info["entry"]["metadata"]
+        variable = metadata["variable"]
+        pairs.append((problem, f"<answer>Integral({metadata['integrand']}, {variable})</answer>"))
+        pairs.append((problem, task.gold(problem)))
+    assert [v.outcome for v in task.verify(pairs)] == ["wrong", "correct"] * 4
 
 
 def test_partial_credit_is_a_score_and_not_correct():
