@@ -11,7 +11,6 @@ import torch
 from rich.console import Console
 
 from hardwon.algorithms import find, resolve
-from hardwon.offline import solutions
 from hardwon.progress import Display
 from hardwon.run import Run
 
@@ -28,9 +27,8 @@ SMALL = {
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Bits depend on how many threads share a sum; and run_and_die makes writes smaller."""
-    monkeypatch.setattr(solutions, "ROLLOUTS_A_WRITE", solutions.ROLLOUTS_A_WRITE)
+def same_threads() -> Iterator[None]:
+    """Bits depend on how many threads share a sum, so no test leaves another number behind."""
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)

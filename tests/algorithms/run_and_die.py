@@ -7,6 +7,7 @@ import itertools
 import multiprocessing
 import os
 from pathlib import Path
+from unittest import mock
 
 from rich.console import Console
 
@@ -16,9 +17,9 @@ from hardwon.progress import Display
 from hardwon.run import Run
 
 
+# Small batches of labelling, so that a kill can come between two.
+@mock.patch.object(solutions, "ROLLOUTS_A_WRITE", 128)
 def train(algorithm, path, settings):
-    # Small batches of labelling, so that a kill can come between two.
-    solutions.ROLLOUTS_A_WRITE = 128
     config = resolve(algorithm, settings, {"run": str(path)})
     values = config.model_dump(mode="json")
     exists = (Path(path) / "config.yaml").exists()
