@@ -14,7 +14,7 @@ import ast
 import builtins
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -219,14 +219,18 @@ def check_tests(row: Mapping[str, Any]) -> AssertTests:
 
 
 def assert_tests(row: Mapping[str, Any]) -> AssertTests:
-    """MBPP. The functions under test are the names that neither Python nor the tests define."""
+    """MBPP. The functions under test are the names that neither Python nor the tests define.
+
+    A name that the row's own solution imports, as some tests use `isclose`, is imported for the tests: a
+    program that brought its own would judge itself.
+    """
     tests = row["test_list"]
     if not isinstance(tests, Sequence) or isinstance(tests, str) or not tests:
         raise BadRowError("test_list", f"a list of assert statements is wanted, found {tests!r:.80}")
     imports = row.get("test_imports") or ()
     if not isinstance(imports, Sequence) or isinstance(imports, str):
         raise BadRowError("test_imports", f"a list of import statements is wanted, found {imports!r:.80}")
-    setup = row.get("test_setup_code") or "\n".join(map(str, imports))
+    setup = "\n".join([*map(str, imports), row.get("test_setup_code") or ""])
     defined = names_in(parse_python("test_setup_code", setup), ast.Store) | set(dir(builtins))
     used: dict[str, None] = {}
     for test in tests:
@@ -234,7 +238,21 @@ def assert_tests(row: Mapping[str, Any]) -> AssertTests:
         used |= dict.fromkeys(sorted(names_in(tree, ast.Load) - names_in(tree, ast.Store) - defined))
     if not used:
         raise BadRowError("test_list", "the tests call no function of the program")
-    return AssertTests(setup, tuple(used), tuple(tests))
+    borrowed = imports_of(solution_of_row(row), set(used))
+    names = tuple(name for name in used if name not in borrowed)
+    if not names:  # the solution is an import
+        return AssertTests(setup, tuple(used), tuple(tests))
+    return AssertTests("\n".join([setup, *dict.fromkeys(borrowed.values())]), names, tuple(tests))
+
+
+def imports_of(program: str, names: Set[str]) -> dict[str, str]:
+    """For those of `names` that the program imports at its top level: the import statement."""
+    if not is_python(program):
+        return {}
+    statements = [node for node in ast.parse(program).body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    return {
+        name: ast.unparse(node) for node in statements for name in sorted(names & names_in(node, ast.Store))
+    }
 
 
 def parse_python(name: str, source: str) -> ast.Module:

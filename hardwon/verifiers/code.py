@@ -26,6 +26,7 @@ from hardwon.verifiers.sandbox_inside import plain
 
 PYTHON_TAGS = {"", "python", "python3", "py"}
 SHOWN = 200  # characters of a value in a message
+PATIENCE = 3  # runs of one program that may use up their time, where every test is run
 
 
 @dataclass(frozen=True)
@@ -194,9 +195,14 @@ def run_tests(sandbox: Sandbox, tests: Tests, program: str, *, partial: bool) ->
 
 
 def run_stdin(sandbox: Sandbox, tests: StdinTests, program: str) -> Generator[Result, None, None]:
+    late = 0
     for given, expected in zip(tests.inputs, tests.outputs, strict=True):
-        run = sandbox.run_program(program, given.encode("utf-8", "surrogatepass"))
-        yield judge_run(run, expected)
+        if late == PATIENCE:
+            yield Result("timeout", f"not run: {PATIENCE} tests before used up their time")
+            continue
+        result = judge_run(sandbox.run_program(program, given.encode("utf-8", "surrogatepass")), expected)
+        late += result.outcome == "timeout"
+        yield result
 
 
 def judge_run(run: Run, expected: str) -> Result:
@@ -222,11 +228,11 @@ def failure(ending: str | None, message: str) -> Result:
 
 
 def tail(stderr: bytes) -> str:
-    return stderr.decode("utf-8", "replace").rstrip()[-SHOWN:]
+    return stderr[-10 * SHOWN :].decode("utf-8", "replace").rstrip()[-SHOWN:]
 
 
 def show(value: Any) -> str:
-    text = repr(value)
+    text = repr(value[: SHOWN + 1] if isinstance(value, str) else value)
     return text if len(text) <= SHOWN else text[:SHOWN] + "..."
 
 
@@ -251,7 +257,7 @@ def parse(line: bytes) -> dict[str, Any]:
 
 
 def run_calls(sandbox: Sandbox, tests: CallTests, program: str) -> Generator[Result, None, None]:
-    with sandbox.start({"mode": "functions", "source": program}) as child:
+    with sandbox.start({"mode": "functions", "source": program, "starter": True}) as child:
         loaded = load(child)
         for given, accepted in zip(tests.inputs, tests.accepted, strict=True):
             yield one_call(child, tests.name, given, accepted) if loaded.outcome == "correct" else loaded
@@ -265,6 +271,8 @@ def one_call(child: Child, name: str, given: Sequence[Any], accepted: Sequence[A
     reply = parse(line)
     if not isinstance(reply.get("value"), str):
         return Result("wrong", f"{reply.get('raised')}: {reply.get('message')}"[:SHOWN])
+    if len(reply["value"]) > longest(accepted):
+        return Result("wrong", f"expected {show(accepted[0])}, got {len(reply['value'])} characters")
     try:
         value = as_json(json.loads(reply["value"]))
         if any(value == right for right in accepted):
@@ -272,6 +280,14 @@ def one_call(child: Child, name: str, given: Sequence[Any], accepted: Sequence[A
         return Result("wrong", f"expected {show(accepted[0])}, got {show(value)}")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return Result("wrong", "the result is not JSON data")
+
+
+def longest(accepted: Sequence[Any]) -> int:
+    """Characters that a right value can take, with the tags of tuples, dicts and long numbers.
+
+    So a reply of megabytes costs the parent seconds only where such a value is wanted.
+    """
+    return 1000 + 20 * max(len(json.dumps(value)) for value in accepted)
 
 
 def as_json(tree: Any) -> Any:
@@ -300,6 +316,7 @@ def run_asserts(sandbox: Sandbox, tests: AssertTests, program: str) -> Generator
             yield from [loaded] * len(tests)
             return
         with patient.start(checks) as checker:
+            checker.companion = candidate
             yield from converse(checker, candidate, len(tests))
 
 

@@ -66,7 +66,10 @@ class Child:
     """One sandboxed process, its pipes, its deadline. Leaving the `with` block kills all of it.
 
     The deadline and the CPU limit cover the whole life of the process. `ending` is None while it runs.
+    `companion` is another one whose limits are watched as well while this one is waited for.
     """
+
+    companion: Child | None = None
 
     def __init__(self, sandbox: Sandbox, job: dict[str, Any], stdin: bytes = b"") -> None:
         self.layer, self.limits = sandbox.layer, sandbox.limits
@@ -77,25 +80,31 @@ class Child:
         self.ready = False
         self.started = time.monotonic()
         self.deadline = self.started + self.limits.start_seconds
+        with contextlib.ExitStack() as undo:  # no descriptors, processes or room: not the program's fault
+            try:
+                self.begin(undo)
+            except OSError as error:
+                raise SandboxError(f"layer {self.layer} could not start a process: {error}") from error
+            undo.pop_all()
+        self.open_streams(job, stdin)
+
+    def begin(self, undo: contextlib.ExitStack) -> None:
+        """The directory, the pipes and the process; `undo` holds what to take back if one of them fails."""
         self.host_work = tempfile.mkdtemp(prefix="hardwon-")
+        undo.callback(shutil.rmtree, self.host_work, ignore_errors=True)
         here = os.path.realpath(self.host_work)
         self.work = sandbox_layers.WORK_IN_NAMESPACE if self.layer == "N" else here
-        control = None
-        try:
-            if os.geteuid() == 0 and self.layer == "L":
-                os.chown(self.host_work, sandbox_layers.NOBODY, sandbox_layers.NOBODY)
-            control = os.pipe()
-            self.process = self.spawn(control[1])
-        except OSError as error:
-            shutil.rmtree(self.host_work, ignore_errors=True)
-            if control:
-                os.close(control[0])
-                os.close(control[1])
-            raise SandboxError(f"layer {self.layer} could not start a process: {error}") from error
-        os.close(control[1])
+        if os.geteuid() == 0 and self.layer == "L":
+            os.chown(self.host_work, sandbox_layers.NOBODY, sandbox_layers.NOBODY)
         self.selector = selectors.DefaultSelector()
-        self.streams: dict[str, IO[bytes]] = {"control": os.fdopen(control[0], "rb", buffering=0)}
-        self.open_streams(job, stdin)
+        undo.callback(self.selector.close)
+        reader, writer = os.pipe()
+        control = undo.enter_context(os.fdopen(reader, "rb", buffering=0))
+        try:
+            self.process = self.spawn(writer)
+        finally:
+            os.close(writer)
+        self.streams: dict[str, IO[bytes]] = {"control": control}
 
     def spawn(self, control: int) -> subprocess.Popen[bytes]:
         if self.layer == "N":
@@ -144,6 +153,8 @@ class Child:
             if now >= next_look:
                 next_look = now + POLL_SECONDS
                 self.watch()
+                if self.companion is not None:
+                    self.companion.watch()
             reading = any(key.data != "stdin" for key in self.selector.get_map().values())
             if self.process.poll() is not None:
                 self.drain()
@@ -203,7 +214,7 @@ class Child:
 
     def watch(self) -> None:
         """Limits that the kernel does not keep in layer L: threads, and all files together."""
-        if self.layer != "L" or not self.ready:
+        if self.layer != "L" or not self.ready or self.ending is not None:
             return
         with contextlib.suppress(OSError, ValueError, IndexError):
             with open(f"/proc/{self.process.pid}/status") as status:

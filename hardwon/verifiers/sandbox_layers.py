@@ -76,6 +76,30 @@ def readable() -> tuple[str, ...]:
     return tuple(found)
 
 
+PACKAGES = ("site-packages", "dist-packages")
+
+
+@functools.cache
+def installed() -> tuple[str, ...]:
+    """Directories of packages within the standard library: ours may be there, with its tests' answers."""
+    library = library_path()[0]
+    if (
+        library not in readable()
+    ):  # a part of the system's own tree: what is there belongs to the distribution
+        return ()
+    return tuple(path for name in PACKAGES if os.path.isdir(path := os.path.join(library, name)))
+
+
+@functools.cache
+def granted() -> tuple[str, ...]:
+    """`readable` for Landlock, which cannot take a part off a tree: the library's entries one by one."""
+    library = library_path()[0]
+    if not installed():
+        return readable()
+    entries = (entry.path for entry in os.scandir(library) if entry.name not in PACKAGES)
+    return tuple(path for path in readable() if path != library) + tuple(sorted(entries))
+
+
 def readable_by_nobody() -> bool:
     """Whether every directory above the standard library lets an ordinary user through."""
     library = Path(library_path()[0])
@@ -117,7 +141,8 @@ def seal(layer: LayerName, limits: Limits) -> dict[str, Any]:
         "uid": NOBODY,
         "keep_reading": layer == "L" and root and not readable_by_nobody(),
         "tasks": limits.threads + HEADROOM,
-        "readable": list(readable()),
+        "readable": list(granted()),
+        "listable": [library_path()[0]] if installed() else [],
     }
 
 
@@ -153,6 +178,8 @@ def bubblewrap_command(limits: Limits, work: str, control: int) -> list[str]:
             command += ["--symlink", os.readlink(path), path]
         else:
             command += ["--ro-bind", path, path]
+    for path in installed():
+        command += ["--tmpfs", path, "--remount-ro", path]
     command += ["--dev-bind", "/dev/null", "/dev/null"]
     command += ["--perms", "1777", "--size", str(limits.work_bytes), "--tmpfs", work]
     return [*command, "--remount-ro", "/", "--chdir", work, "--", *python_command(control)]

@@ -11,8 +11,8 @@ import pytest
 from hardwon.tasks import load_task
 from hardwon.tasks.code import problem_of_row
 from hardwon.tasks.rows import BadRowError
-from hardwon.verifiers.code import AssertTests, CallTests, StdinTests
-from hardwon.verifiers.sandbox_probe import layers
+from hardwon.verifiers.code import AssertTests, CallTests, StdinTests, verify
+from hardwon.verifiers.sandbox_probe import layers, open_sandbox
 
 HOLDS = any(layer.holds for layer in layers())
 needs_layer = pytest.mark.skipif(not HOLDS, reason="no layer of isolation holds on this machine")
@@ -138,3 +138,23 @@ def test_gold_without_a_solution_is_refused(task):
     problem = problem_of_row({"text": "Q", "test_list": ["assert f(1)"]}, "rows/3")
     with pytest.raises(ValueError, match="rows/3"):
         task.gold(problem)
+
+
+@needs_layer
+def test_what_compares_does_not_come_from_the_program():
+    """MBPP tests that say isclose mean the solution's import: a program's own isclose would pass itself."""
+    row = {
+        "prompt": "Halve a number.",
+        "code": "from math import isclose\ndef half(x): return x / 2",
+        "test_list": ["assert isclose(half(3), 1.5)"],
+    }
+    problem = problem_of_row(row, "0")
+    box = open_sandbox()
+    assert verify(box, problem.info["tests"], row["code"]).correct
+    cheat = "def isclose(*values): return True\ndef half(x): return 7"
+    assert verify(box, problem.info["tests"], cheat).outcome == "wrong"
+
+
+def test_a_solution_that_is_an_import_is_still_under_test():
+    row = {"prompt": "?", "code": "from math import gcd", "test_list": ["assert gcd(4, 6) == 2"]}
+    assert problem_of_row(row, "0").info["tests"].names == ("gcd",)

@@ -51,7 +51,12 @@ def through_link():
 attempt(through_link)""",
     "write next to its directory": "attempt(lambda: open(HOST['folder'] + '/written', 'w').write('x'))",
     "write into the interpreter's library": "attempt(lambda: open(os.__file__ + '.new', 'w'))",
-    "delete a file of the host": "attempt(lambda: os.remove(HOST['victim']))",
+    "delete a file of the host": """
+def delete():
+    os.stat(HOST['victim'])
+    os.remove(HOST['victim'])
+    if os.path.exists(HOST['victim']): raise OSError('still there')
+attempt(delete)""",
     "rename a file of the host": "attempt(lambda: os.rename(HOST['victim'], HOST['victim'] + '2'))",
     "truncate a file of the host": "attempt(lambda: os.truncate(HOST['victim'], 0))",
     "change a host file's mode": "attempt(lambda: os.chmod(HOST['victim'], 0o777))",

@@ -61,9 +61,8 @@ with open("note.txt", "w") as file:
     file.write("kept")
 with tempfile.TemporaryFile() as file:
     file.write(b"x")
-os.rename("note.txt", "other.txt")
-assert open("other.txt").read() == "kept" and os.listdir(".") == ["other.txt"]
-os.remove("other.txt")
+assert open("note.txt").read() == "kept"
+os.remove("note.txt")
 print(found, hash("a") is not None, __name__, sys.argv, input())
 exit()
 """

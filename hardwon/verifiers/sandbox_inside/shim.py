@@ -15,11 +15,15 @@ import json
 import os
 import sys
 import types
+import typing
 from collections.abc import Callable
 from typing import Any, BinaryIO, NoReturn
 
 import kernel
 import plain
+
+# Starter codes of APPS and TACO use these without an import, and so do right answers to them.
+STARTER_NAMES = ("Any", "Dict", "List", "Optional", "Set", "Tuple", "Union")
 
 
 def main(control: int) -> None:
@@ -39,7 +43,8 @@ def main(control: int) -> None:
     lines = os.fdopen(os.dup(0), "rb")
     os.dup2(silence, 0)
     if job["mode"] == "functions":
-        answer_calls(job["source"], lines, control)
+        known = {name: getattr(typing, name) for name in STARTER_NAMES} if job.get("starter") else {}
+        answer_calls(job["source"], known, lines, control)
     else:
         run_checks(job["setup"], job["names"], job["tests"], lines, control)
 
@@ -63,6 +68,7 @@ def seal(
     keep_reading: bool,
     tasks: int,
     readable: list[str],
+    listable: list[str],
 ) -> None:
     """Raise the `walls`, in the order in which each still has the rights that it needs."""
     kernel.set_limits(**limits)
@@ -75,13 +81,14 @@ def seal(
     if "system calls" in walls:
         kernel.forbid_new_privileges()
     if "files" in walls:
-        kernel.restrict_files(readable, ".")  # nobody may not enter the directories above it
+        kernel.restrict_files(readable, listable, ".")  # nobody may not enter the directories above it
     if "system calls" in walls:
         kernel.restrict_system_calls()
 
 
-def run_program(source: str, name: str) -> types.ModuleType:
+def run_program(source: str, name: str, known: dict[str, Any] | None = None) -> types.ModuleType:
     module = types.ModuleType(name)
+    vars(module).update(known or {})
     sys.modules[name] = module
     exec(compile_as_file(source, "solution.py"), module.__dict__)
     return module
@@ -98,10 +105,10 @@ def send(control: int, message: dict[str, Any]) -> None:
         data = data[os.write(control, data) :]
 
 
-def answer_calls(source: str, lines: BinaryIO, control: int) -> None:
+def answer_calls(source: str, known: dict[str, Any], lines: BinaryIO, control: int) -> None:
     """For each line {"name", "arguments"} reply {"value"} or {"raised", "message"}."""
     try:
-        module = run_program(source, "solution")
+        module = run_program(source, "solution", known)
     except BaseException as error:  # sys.exit too: whatever it does, it has no functions to offer
         send(control, {"raised": type(error).__name__, "message": str(error)[:500]})
         return
