@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import secrets
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -263,12 +264,26 @@ def run_calls(sandbox: Sandbox, tests: CallTests, program: str) -> Generator[Res
             yield one_call(child, tests.name, given, accepted) if loaded.outcome == "correct" else loaded
 
 
-def one_call(child: Child, name: str, given: Sequence[Any], accepted: Sequence[Any]) -> Result:
-    child.send_line(json.dumps({"name": name, "arguments": plain.dumps([list(given), {}])}).encode())
+def ask(child: Child, call: dict[str, Any]) -> dict[str, Any] | None:
+    """The reply to a call; None if the process ended or met a limit before.
+
+    It must name the call's `id`, which nobody knows before: what was written ahead answers nothing.
+    """
+    token = secrets.token_hex(8)
+    child.send_line(json.dumps({**call, "id": token}).encode())
     line = child.receive()
     if line is None:
-        return failure(child.ending, child.message)
+        return None
     reply = parse(line)
+    if reply.get("id") == token:
+        return reply
+    return {"raised": "RuntimeError", "message": "the program wrote a reply to another call"}
+
+
+def one_call(child: Child, name: str, given: Sequence[Any], accepted: Sequence[Any]) -> Result:
+    reply = ask(child, {"name": name, "arguments": plain.dumps([list(given), {}])})
+    if reply is None:
+        return failure(child.ending, child.message)
     if not isinstance(reply.get("value"), str):
         return Result("wrong", f"{reply.get('raised')}: {reply.get('message')}"[:SHOWN])
     if len(reply["value"]) > longest(accepted):
@@ -338,9 +353,8 @@ def converse(checker: Child, candidate: Child, total: int) -> Generator[Result, 
             yield Result("correct" if message["passed"] else "wrong", message["message"][:SHOWN])
             continue
         calls += 1
-        candidate.send_line(line)
-        reply = candidate.receive()
+        reply = ask(candidate, message)
         if reply is None:
             yield from [failure(candidate.ending, candidate.message)] * (total - done)
             return
-        checker.send_line(reply)
+        checker.send_line(json.dumps(reply).encode())

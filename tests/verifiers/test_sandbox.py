@@ -130,9 +130,9 @@ def test_conversation(sandbox):
         {"mode": "functions", "source": "def add(a, b=1): print('noise'); return (a, b)"}
     ) as child:
         assert child.receive() == b'{"value": null}'
-        child.send_line(b'{"name": "add", "arguments": "[[1], {\\"dict\\": [[\\"b\\", 2]]}]"}')
-        assert child.receive() == b'{"value": "{\\"tuple\\": [1, 2]}"}'
-        child.send_line(b'{"name": "absent", "arguments": "[[], {\\"dict\\": []}]"}')
+        child.send_line(b'{"id": 1, "name": "add", "arguments": "[[1], {\\"dict\\": [[\\"b\\", 2]]}]"}')
+        assert child.receive() == b'{"value": "{\\"tuple\\": [1, 2]}", "id": 1}'
+        child.send_line(b'{"id": 2, "name": "absent", "arguments": "[[], {\\"dict\\": []}]"}')
         assert b"AttributeError" in child.receive()
 
 

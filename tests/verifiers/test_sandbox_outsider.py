@@ -179,3 +179,20 @@ def test_starter_code_needs_no_import(sandbox):
     program = "class Solution:\n    def first(self, x: List[int]) -> Optional[int]: return {}"
     assert verify(sandbox, tests, program.format("x[0]")).correct
     assert verify(sandbox, tests, program.format("Counter(x)[7] and 7")).outcome == "wrong"
+
+
+AHEAD = """
+import os
+for descriptor in range(3, 20):
+    try: os.write(descriptor, b'{"value": null}\\n{"value": "9"}\\n{"value": "100"}\\n')
+    except OSError: pass
+"""
+
+
+@pytest.mark.parametrize("ending", ["", "os._exit(0)", "while True: pass"])
+def test_replies_written_ahead_answer_nothing(sandbox, ending):
+    """A program that knows the answers, in order, has to wait for the questions, and to live."""
+    calls = CallTests("square", ([3], [10]), (9, 100))
+    asserts = AssertTests("", ("square",), ("assert square(3) == 9", "assert square(10) == 100"))
+    for tests in (calls, asserts):
+        assert verify(sandbox, tests, AHEAD + ending).outcome in ("wrong", "timeout")

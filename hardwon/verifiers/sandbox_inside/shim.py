@@ -106,7 +106,7 @@ def send(control: int, message: dict[str, Any]) -> None:
 
 
 def answer_calls(source: str, known: dict[str, Any], lines: BinaryIO, control: int) -> None:
-    """For each line {"name", "arguments"} reply {"value"} or {"raised", "message"}."""
+    """For each line {"id", "name", "arguments"} reply {"id", "value"} or {"id", "raised", "message"}."""
     try:
         module = run_program(source, "solution", known)
     except BaseException as error:  # sys.exit too: whatever it does, it has no functions to offer
@@ -121,7 +121,7 @@ def answer_calls(source: str, known: dict[str, Any], lines: BinaryIO, control: i
             reply = {"value": plain.dumps(value)}
         except BaseException as error:
             reply = {"raised": builtin_name(type(error)), "message": str(error)[:500]}
-        send(control, reply)
+        send(control, {**reply, "id": call["id"]})
 
 
 def builtin_name(kind: type[BaseException]) -> str:
