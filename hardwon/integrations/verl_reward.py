@@ -45,7 +45,9 @@ class HardwonRewardManager(RewardManagerBase):
         self.compute_score: Any = compute_score if custom else None
         self.correct_at_least = load_settings().correct_at_least
         self.pool = (
-            None if custom else WorkerPool(grade, seconds=VERIFIER_SECONDS, num_workers=VERIFIER_WORKERS)
+            None
+            if custom
+            else WorkerPool(grade, seconds=VERIFIER_SECONDS, num_workers=VERIFIER_WORKERS, sealed=True)
         )
         # The pool takes one batch at a time: requests that come in meanwhile are its next batch.
         self.waiting: list[tuple[tuple[str, str], asyncio.Future[Verdict]]] = []

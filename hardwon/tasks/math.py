@@ -32,7 +32,7 @@ def load(
     split depends on the prompts alone, so `seed` changes nothing. ValueError names bad rows.
     """
     splits = load_splits(data, eval_data, held_out_fraction=held_out_fraction, check=gold_faults)
-    pool = WorkerPool(grade, seconds=verifier_seconds, num_workers=verifier_workers)
+    pool = WorkerPool(grade, seconds=verifier_seconds, num_workers=verifier_workers, sealed=True)
 
     def verify(pairs: Sequence[tuple[Problem, str]]) -> list[Verdict]:
         return [verdict(reply) for reply in pool.run([(problem.answer, text) for problem, text in pairs])]
@@ -49,7 +49,7 @@ def gold_faults(problems: Sequence[Problem]) -> list[str | None]:
     faults: list[str | None] = [None] * len(problems)
     golds = [gold_answer(problem.answer) for problem in problems]
     doubtful = [index for index, gold in enumerate(golds) if not SURELY_PARSES.fullmatch(gold)]
-    pool = WorkerPool(parses, seconds=GOLD_SECONDS)
+    pool = WorkerPool(parses, seconds=GOLD_SECONDS, sealed=True)
     replies = pool.run([(problems[index].answer,) for index in doubtful])
     pool.close()
     for index, reply in zip(doubtful, replies, strict=True):

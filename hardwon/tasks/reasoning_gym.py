@@ -76,7 +76,7 @@ def load(
 @functools.lru_cache(maxsize=1)
 def shared_pool(seconds: float, num_workers: int | None) -> WorkerPool:
     """Shared by tasks of one process: the package takes seconds to import."""
-    return WorkerPool(gym.work, seconds=seconds, num_workers=num_workers)
+    return WorkerPool(gym.work, seconds=seconds, num_workers=num_workers, sealed=True)
 
 
 def check_options(dataset: str, options: dict[str, Any]) -> None:

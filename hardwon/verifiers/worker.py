@@ -1,8 +1,8 @@
 """The process that runs a verifier: started by worker_pool, imports nothing heavy, trusts nothing it runs.
 
 Input on stdin: length-prefixed pickles from the parent. The first is (sys.path, pickled function,
-memory allowance in bytes or None); each later one is (seconds, arguments). Output on the pipe that was
-stdout: one JSON line for each, [kind, value] with kind "ready", "done", "raised" or "memory".
+memory allowance in bytes or None, whether to seal); each later one is (seconds, arguments). Output on the
+pipe that was stdout: one JSON line for each, [kind, value] with kind "ready", "done", "raised" or "memory".
 """
 
 from __future__ import annotations
@@ -52,6 +52,31 @@ def limit_memory(allowance: int | None) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
+def go_first() -> None:
+    """Where the system runs out of memory it shall end this process, not the training run that started it."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
+
+
+def seal() -> None:
+    """As far as this system can: no new file and no change to one, no other program, process or connection.
+
+    The walls of the sandbox's layer L, for verifiers that judge text in this process: should an answer get
+    a parser to run it, the damage ends here. What can be read is Python, its packages and /usr.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    from hardwon.verifiers.sandbox_inside import kernel
+
+    if not kernel.landlock_version():
+        return
+    trees = {"/usr", "/lib", "/lib64", "/etc/ld.so.cache", sys.prefix, sys.base_prefix, *sys.path}
+    with contextlib.suppress(OSError):
+        kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+        kernel.restrict_files(sorted(filter(os.path.exists, trees)))
+        kernel.restrict_system_calls()
+
+
 def encoded(kind: str, value: Any) -> bytes:
     """One JSON line; numbers of numpy and torch become floats."""
     try:
@@ -83,11 +108,14 @@ def wait_for_input(descriptor: int, parent: int) -> None:
 
 def serve(requests: int, replies: int) -> None:
     parent = os.getppid()
-    paths, pickled_function, allowance = read_message(requests)
+    paths, pickled_function, allowance, sealed = read_message(requests)
     sys.path[:] = paths
+    go_first()
     try:
         function = pickle.loads(pickled_function)
         limit_memory(allowance)
+        if sealed:
+            seal()
     except Exception as error:
         os.write(replies, encoded("raised", f"{type(error).__name__}: {error}"))
         return

@@ -32,6 +32,9 @@ START_SECONDS = 120.0
 SAME_EACH_TIME = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
 """One thread a worker, and sets that iterate in the same order in every run."""
 
+HARMLESS = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONHOME", "TMPDIR")
+"""All that a sealed worker sees of the environment: no keys, no tokens."""
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -44,14 +47,15 @@ class Reply:
 class Worker:
     """One interpreter that runs the function. Its reply is one line of JSON."""
 
-    def __init__(self, function: bytes, memory_bytes: int | None) -> None:
+    def __init__(self, function: bytes, memory_bytes: int | None, sealed: bool) -> None:
+        known = {name: os.environ[name] for name in HARMLESS if name in os.environ} if sealed else os.environ
         self.process = subprocess.Popen(
             [sys.executable, "-m", "hardwon.verifiers.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            env=os.environ | SAME_EACH_TIME | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={**known, **SAME_EACH_TIME, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         assert self.process.stdin is not None and self.process.stdout is not None
         self.input, self.output = self.process.stdin, self.process.stdout
@@ -59,7 +63,7 @@ class Worker:
         self.ready = False
         self.deadline = time.monotonic() + START_SECONDS
         self.job: tuple[int, int] | None = None  # index of the call, how many workers it has ended
-        self._send((sys.path, function, memory_bytes))
+        self._send((sys.path, function, memory_bytes, sealed))
 
     def _send(self, message: Any) -> None:
         data = pickle.dumps(message)
@@ -83,7 +87,7 @@ class Worker:
         line, self.received = self.received, b""
         try:
             kind, value = json.loads(line)
-        except ValueError:
+        except (ValueError, TypeError, RecursionError):
             return "crashed", f"the verifier's process wrote garbage and ended with code {self.end()}"
         return kind, value
 
@@ -110,6 +114,8 @@ class WorkerPool:
     seconds      wall clock for each call, after which the worker and its group are killed: "timeout".
     memory_bytes address space a worker may take beyond its imports; None for no limit. A call that ends a
                  worker by crash or memory is tried once more in a fresh one.
+    sealed       for verifiers that only compute: no environment, no writing, no network, no other processes
+                 (worker.seal), as far as the system can. A user's function may need all of these.
     """
 
     def __init__(
@@ -119,6 +125,7 @@ class WorkerPool:
         seconds: float,
         num_workers: int | None = None,
         memory_bytes: int | None = 2 << 30,
+        sealed: bool = False,
     ) -> None:
         if seconds <= 0:
             raise ValueError(f"seconds={seconds}: a verifier needs a positive time limit, e.g. 5")
@@ -128,6 +135,7 @@ class WorkerPool:
         self.seconds = seconds
         self.num_workers = num_workers or os.cpu_count() or 1
         self.memory_bytes = memory_bytes
+        self.sealed = sealed
         self.workers: list[Worker] = []
         self.proved = False  # whether a worker ever started: before that a failing start is a user's mistake
         self.lock = threading.Lock()
@@ -175,7 +183,7 @@ class _Batch:
     def start_workers(self, selector: selectors.BaseSelector) -> None:
         busy = sum(worker.job is not None for worker in self.pool.workers)
         while len(self.pool.workers) < min(self.pool.num_workers, busy + len(self.waiting)):
-            worker = Worker(self.pool.function, self.pool.memory_bytes)
+            worker = Worker(self.pool.function, self.pool.memory_bytes, self.pool.sealed)
             self.pool.workers.append(worker)
             selector.register(worker.output, selectors.EVENT_READ, worker)
 

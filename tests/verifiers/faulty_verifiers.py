@@ -70,3 +70,32 @@ def modules(gold, response):
 
 def pid(gold, response):
     return os.getpid()
+
+
+def reaches_out(folder, response):
+    """What of the host it can get at, by name."""
+    import socket
+    import subprocess
+
+    ways = {
+        "write": lambda: open(f"{folder}/new", "w").close(),
+        "read": lambda: open(f"{folder}/secret").close(),
+        "connect": lambda: socket.socket().close(),
+        "run": lambda: subprocess.run(["true"], check=False),
+        "signal": lambda: os.kill(os.getppid(), 0),
+        "look at its parent": lambda: open(f"/proc/{os.getppid()}/environ").close(),
+        "find a key": lambda: os.environ["HARDWON_TEST_KEY"] and None,
+        "compute": lambda: sum(range(10)),
+    }
+    done = []
+    for name, way in ways.items():
+        try:
+            way()
+            done.append(name)
+        except (OSError, KeyError):
+            pass
+    return {"correct": True, "message": ", ".join(done)}
+
+
+def order_of_dying(gold, response):
+    return int(Path("/proc/self/oom_score_adj").read_text()) == 1000

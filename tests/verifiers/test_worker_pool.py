@@ -10,6 +10,7 @@ import time
 import faulty_verifiers as faulty
 import pytest
 
+from hardwon.verifiers.sandbox_inside import kernel
 from hardwon.verifiers.worker_pool import Reply, WorkerPool, verdict
 
 
@@ -161,3 +162,27 @@ def test_a_grade_is_correct_from_one_on():
     told = verdict(Reply("done", {"correct": True, "score": 0.4, "message": "acc"}))
     assert (told.outcome, told.score, told.message) == ("correct", 0.4, "acc")
     assert verdict(Reply("done", {"correct": "yes"})).outcome == "error"
+
+
+needs_walls = pytest.mark.skipif(
+    not sys.platform.startswith("linux") or not kernel.landlock_version(), reason="no Landlock here"
+)
+
+
+@needs_walls
+def test_a_sealed_worker_only_computes(pool_of, tmp_path, monkeypatch):
+    """Should a parser run an answer, it runs there, as it did in nine of reasoning_gym's scorers."""
+    (tmp_path / "secret").touch()
+    monkeypatch.setenv("HARDWON_TEST_KEY", "4711")
+    call = [(str(tmp_path), "")]
+    (open_one,) = pool_of(faulty.reaches_out).run(call)
+    (sealed,) = pool_of(faulty.reaches_out, sealed=True).run(call)
+    everything = "write, read, connect, run, signal, look at its parent, find a key, compute"
+    assert (open_one.value["message"], sealed.value["message"]) == (everything, "compute")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="how Linux chooses")
+def test_a_worker_dies_before_the_run_where_memory_is_short(pool_of):
+    """A user's reward has no limit of its own: a leak ends its worker, which is `error`, and not the run."""
+    (reply,) = pool_of(faulty.order_of_dying, memory_bytes=None).run([("", "")])
+    assert reply == Reply("done", True)

@@ -107,7 +107,7 @@ def landlock_version() -> int:
     return max(0, int(libc.syscall(444, None, ctypes.c_size_t(0), 1)))
 
 
-def restrict_files(readable: Iterable[str], listable: Iterable[str], work: str) -> None:
+def restrict_files(readable: Iterable[str], listable: Iterable[str] = (), work: str | None = None) -> None:
     """Only the trees `readable` can be opened, and only in `work` can files be made and written.
 
     Of the trees `listable` only the names can be read. Nothing can be deleted or renamed.
@@ -119,7 +119,7 @@ def restrict_files(readable: Iterable[str], listable: Iterable[str], work: str) 
     attributes = struct.pack("=QQQ", handled, 3, 3)[: 8 if version < 4 else 16 if version < 6 else 24]
     ruleset = check(libc.syscall(444, attributes, ctypes.c_size_t(len(attributes)), 0), "landlock ruleset")
     rules = [(path, READ) for path in readable] + [(path, READ_DIR) for path in listable]
-    rules += [("/dev/null", READ_FILE | WRITE_FILE), (work, WORK)]
+    rules += [("/dev/null", READ_FILE | WRITE_FILE)] + ([(work, WORK)] if work else [])
     for path, rights in rules:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
         if not os.path.isdir(path):
