@@ -99,27 +99,44 @@ class Result:
 def extract_code(text: str) -> str:
     """The last fenced block that is tagged as Python or not at all, else the last block, else all of `text`.
 
-    An unclosed fence runs to the end of the text and counts only if there is no closed one.
+    An unclosed fence runs to the end of the text and counts only if there is no closed one. A fence within
+    a list is indented, and so is its block.
 
     >>> extract_code("So:\\n```python\\nprint(1)\\n```\\nwhich prints\\n```text\\n1\\n```")
     'print(1)\\n'
     """
     closed: list[tuple[str, str]] = []
     block: list[str] = []
-    fence, tag = "", ""
+    indent, fence, tag = "", "", ""
     for line in text.splitlines(keepends=True):
-        ticks = re.match(r" {0,3}(`{3,})([^`]*)$", line)
-        if not fence and ticks:
-            fence, tag, block = ticks[1], ticks[2].strip().lower(), []
-        elif fence and ticks and len(ticks[1]) >= len(fence) and not ticks[2].strip():
+        ticks = re.match(r"([ \t]*)(`{3,})([^`]*)$", line)
+        if not fence and ticks and opens(ticks[1], ticks[3]):
+            indent, fence, tag, block = ticks[1], ticks[2], tag_of(ticks[3]), []
+        elif fence and ticks and closes(ticks[1], ticks[2], ticks[3], indent, fence):
             closed.append((tag, "".join(block)))
             fence = ""
         elif fence:
-            block.append(line)
+            block.append(line.removeprefix(indent))
     if not closed:
         return "".join(block) if fence else text
     python = [code for tag, code in closed if tag in PYTHON_TAGS]
     return python[-1] if python else closed[-1][1]
+
+
+def tag_of(info: str) -> str:
+    """The language: "python" of "Python title=x" and of "{.python}"."""
+    return re.split(r"[\s,:{}]", info.strip(" {.}\t\r\n"), maxsplit=1)[0].lower()
+
+
+def opens(indent: str, info: str) -> bool:
+    """Deep in a list only with a tag: else it is text, as in a docstring. `</think>` is no tag."""
+    tag = tag_of(info)
+    shallow = len(indent) <= 3 and "\t" not in indent
+    return bool(re.fullmatch(r"[\w.+#-]*", tag)) and (shallow or tag in PYTHON_TAGS - {""})
+
+
+def closes(indent: str, ticks: str, info: str, opened_at: str, opened_by: str) -> bool:
+    return len(ticks) >= len(opened_by) and not info.strip() and len(indent) <= len(opened_at) + 3
 
 
 def program_for(tests: Tests, text: str) -> str:

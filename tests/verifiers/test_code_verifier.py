@@ -35,11 +35,15 @@ PLAIN = Sandbox("none", Limits(wall_seconds=4.0, cpu_seconds=2))  # only program
         ("```python\na\n```\nthen\n```python\nb", "a\n"),  # an unclosed block counts only alone
         ("so\n```python\nb", "b"),
         ("    return x\n", "    return x\n"),  # a completion keeps its indentation
+        ("1. So:\n    ```python\n    if x:\n        y\n    ```\n", "if x:\n    y\n"),  # in a list
+        ("<think>```python\na\n```</think>\n```python\nb\n```", "b\n"),  # `</think>` opens no block
+        ("```Python title=x\na\n```\n```text\n1\n```", "a\n"),
+        ('def f():\n    """\n    ```\n    a\n    ```\n    """\n', None),  # a docstring's block is text
         ("", ""),
     ],
 )
 def test_extract_code(text, program):
-    assert extract_code(text) == program
+    assert extract_code(text) == (text if program is None else program)
 
 
 def test_extraction_takes_linear_time():

@@ -6,6 +6,7 @@ docs/reliability.md has the table.
 from __future__ import annotations
 
 import os
+import platform
 import tempfile
 import threading
 import time
@@ -15,6 +16,7 @@ import pytest
 
 from hardwon.verifiers.code import AssertTests, CallTests, StdinTests, verify
 from hardwon.verifiers.sandbox import Sandbox
+from hardwon.verifiers.sandbox_inside import kernel
 from hardwon.verifiers.sandbox_layers import Limits, installed
 from hardwon.verifiers.sandbox_probe import layers
 
@@ -179,6 +181,46 @@ def test_starter_code_needs_no_import(sandbox):
     program = "class Solution:\n    def first(self, x: List[int]) -> Optional[int]: return {}"
     assert verify(sandbox, tests, program.format("x[0]")).correct
     assert verify(sandbox, tests, program.format("Counter(x)[7] and 7")).outcome == "wrong"
+
+
+SWEEP = """
+import ctypes, errno
+libc = ctypes.CDLL(None, use_errno=True)
+word = lambda value: ctypes.c_ulong(value & (1 << 64) - 1)
+def refused(number, *arguments):
+    ctypes.set_errno(0)
+    return libc.syscall(number, *map(word, arguments)) == -1 and ctypes.get_errno() == errno.EPERM
+"""
+
+
+@pytest.mark.skipif(platform.machine() not in kernel.SYSTEM_CALLS, reason="no list for this machine")
+def test_every_system_call_that_is_not_listed_is_refused(sandbox):
+    """All 512 numbers that exist or may come, but those of the list; EPERM is the filter's answer.
+
+    335 and 336 of x86-64 (uretprobe, uprobe) pass any filter from Linux 6.14 on: SIGILL ends the caller.
+    """
+    _, allowed, special = kernel.SYSTEM_CALLS[platform.machine()]
+    numbers = sorted(set(range(512)) - allowed - set(special.values()) - {335, 336})
+    run = sandbox.run_program(
+        f"{SWEEP}\nprint([n for n in {numbers} if not refused(n, -1, -1, -1, -1, -1, -1)])"
+    )
+    assert run.stdout == b"[]\n", run
+
+
+@pytest.mark.skipif(platform.machine() not in kernel.SYSTEM_CALLS, reason="no list for this machine")
+def test_listed_calls_are_refused_for_other_ends(sandbox):
+    """Signals but to abort, others' limits, owners of files, processes instead of threads, the terminal."""
+    number = kernel.SYSTEM_CALLS[platform.machine()][2]
+    threads = kernel.THREAD_FLAGS[0]
+    calls = [(number["fcntl"], 1, command, 0) for command in (5, 6, 8, 10, 15, 1024, 1026, 1031, 1033)]
+    calls += [(number["ioctl"], 0, request, 0) for request in (0x5412, 0x5413, 0x8901, 0x5452, 0x541C)]
+    calls += [
+        (number["clone"], flags, 0, 0, 0, 0) for flags in (17, 0, threads | 0x10000000, threads & ~0x10000)
+    ]
+    calls += [(number["tgkill"], pid, 1, signal) for pid, signal in ((1, 6), (2, 9), (1, 0))]
+    calls += [(number["prlimit64"], 1, 0, 0, 0)]
+    run = sandbox.run_program(f"{SWEEP}\nprint([c for c in {calls} if not refused(*c)])")
+    assert run.stdout == b"[]\n", run
 
 
 AHEAD = """
