@@ -133,7 +133,7 @@ SECOND_CHECKS: dict[str, Callable[[str, str], bool]] = {
     "gsm_symbolic": same_numbers,  # finds the gold number anywhere, "-20" and "20 574" included
     "intermediate_integration": integrated,  # the question again is its own antiderivative's derivative
     "letter_jumble": same_words,  # looks at the first words
-    "puzzle24": same_arithmetic,  # takes any four numbers, and 24.9
+    "puzzle24": same_arithmetic,  # takes any four numbers, and 24.5
     "spell_backward": same_words,  # looks at the first letters
     "time_intervals": as_many_words,  # reads the first interval of several
     "word_sorting": same_words,  # looks at the first words
