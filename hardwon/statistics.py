@@ -1,7 +1,8 @@
 """Estimators of accuracy and how sure they are. NumPy arrays in, numbers out.
 
 Shapes: `P` problems, `S` seeds (training runs). Every value is per problem first, because problems and
-not responses are what was drawn from the world: intervals resample problems.
+not responses are what was drawn from the world. No interval needs random numbers. How often each covers the
+truth in simulation is in docs/statistics.md; benchmarks/coverage.py measures it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import comb
+from math import atan, comb, cos, exp, lgamma, pi, sqrt, tan
 from statistics import NormalDist
 
 import numpy as np
@@ -17,7 +18,12 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 LEVEL = 0.95
-RESAMPLES = 10_000
+MOST_DEGREES = 10_000.0
+"""Student's distribution with more degrees of freedom is the normal one to 4 digits."""
+TINY = 1e-20
+
+
+_LEGENDRE = np.polynomial.legendre.leggauss(200)
 
 
 @dataclass(frozen=True)
@@ -119,6 +125,13 @@ def _add_answer(ways: Floats, count: int, votes: int) -> Floats:
     return result
 
 
+def count_votes(answers: Sequence[str], correct: Sequence[bool]) -> tuple[int, list[int], int]:
+    """Votes of one problem, as `majority_at_k` takes them: correct, each wrong answer, no answer."""
+    wrong = Counter(answer for answer, right in zip(answers, correct, strict=True) if answer and not right)
+    num_silent = len(answers) - sum(correct) - wrong.total()
+    return sum(correct), list(wrong.values()), num_silent
+
+
 def _counts(num_correct_P: npt.ArrayLike, num_samples_P: npt.ArrayLike) -> tuple[Floats, Floats]:
     correct_P = np.asarray(num_correct_P, np.float64)
     samples_P = np.broadcast_to(np.asarray(num_samples_P, np.float64), correct_P.shape)
@@ -138,7 +151,7 @@ def _check_k(k: int, samples_P: Floats) -> None:
 # ------------------------------------------------------------------------------------ intervals
 
 
-def wilson_interval(mean: float, num_trials: int, level: float = LEVEL) -> tuple[float, float]:
+def wilson_interval(mean: float, num_trials: float, level: float = LEVEL) -> tuple[float, float]:
     """Score interval of a proportion (Wilson, 1927): inside [0, 1], and never empty at 0/n or n/n.
 
     >>> low, high = wilson_interval(0.0, 100)
@@ -152,106 +165,123 @@ def wilson_interval(mean: float, num_trials: int, level: float = LEVEL) -> tuple
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def bootstrap_means(values_P: Floats, *, seed: int = 0, resamples: int = RESAMPLES) -> Floats:
-    """Means of `resamples` draws of P values with replacement.
+def estimate(values_P: npt.ArrayLike, *, level: float = LEVEL) -> Estimate:
+    """The mean of per-problem values in [0, 1] with its interval; NaN values are left out.
 
-    Only how often each distinct value is drawn matters, so counts are drawn instead of problems: the
-    same distribution, and a handful of numbers where values are k-th fractions.
-    """
-    distinct, counts = np.unique(values_P, return_counts=True)
-    rng = np.random.default_rng(seed)
-    drawn = rng.multinomial(len(values_P), counts / len(values_P), size=resamples)
-    means: Floats = drawn @ distinct / len(values_P)
-    return means
-
-
-def estimate(values_P: npt.ArrayLike, *, seed: int = 0, level: float = LEVEL) -> Estimate:
-    """The mean of values in [0, 1] with an interval that is never degenerate; NaN values are left out.
-
-    The percentile bootstrap over problems. Where it cannot see the spread (all values equal) or a
-    better one is known (every value 0 or 1, as for one greedy response a problem), it is Wilson's
-    interval with one trial a problem; for fractions that is the cautious choice, as no values in
-    [0, 1] with that mean spread more.
+    Wilson's interval for as many yes-or-no problems as tell as much (`effective_problems`). Like that
+    of a proportion it is never empty, and it leans away from 0 and 1.
     """
     values = np.asarray(values_P, np.float64)
     values = values[~np.isnan(values)]
     if not len(values):
-        return Estimate(np.nan, np.nan, np.nan, 0, level)
-    mean = float(values.mean())
-    if np.isin(values, (0.0, 1.0)).all() or np.ptp(values) == 0:
-        low, high = wilson_interval(mean, len(values), level)
-    else:
-        low, high = _percentiles(bootstrap_means(values, seed=seed), level)
-    return Estimate(mean, low, high, len(values), level)
+        return Estimate(float("nan"), float("nan"), float("nan"), 0, level)
+    mean = float(np.clip(values.mean(), 0.0, 1.0))
+    low, high = wilson_interval(mean, effective_problems(values), level)
+    return Estimate(mean, min(low, mean), max(high, mean), len(values), level)
 
 
-def _percentiles(draws: Floats, level: float) -> tuple[float, float]:
-    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+def effective_problems(values_P: Floats) -> float:
+    """How many values of 0 or 1 would estimate the mean as well as these values between 0 and 1 do.
+
+    P over the variance as a share of mean * (1 - mean), the largest that there can be. The share is
+    measured on the problems that are not at the extreme where most are; one more problem at which it
+    is 1 is added (ours), so that a few middling values do not pass for certainty.
+
+    >>> effective_problems(np.array([0.0, 1.0, 1.0, 0.0]))
+    4.0
+    """
+    mean, num_problems = float(values_P.mean()), len(values_P)
+    largest = mean * (1 - mean)
+    if num_problems < 2 or largest < 1e-12:
+        return float(num_problems)
+    share = min(1.0, float(values_P.var(ddof=1)) / largest)
+    telling = num_problems - max(int((values_P == extreme).sum()) for extreme in (0, 1))
+    return num_problems * (telling + 1) / (share * telling + 1)
+
+
+# ------------------------------------------------------------------------------- Student's distribution
+
+
+def t_tail(t: float, degrees: float) -> float:
+    """The probability that Student's t exceeds `t` >= 0; `degrees` of freedom >= 1 may be a fraction.
+
+    >>> round(t_tail(12.7062, 1), 6), round(t_tail(2.2281, 10), 6)
+    (0.025, 0.025)
+    """
+    degrees = min(degrees, MOST_DEGREES)
+    return _tail(atan(t / sqrt(degrees)), degrees)
+
+
+def t_quantile(level: float, degrees: float) -> float:
+    """The t that Student's distribution exceeds in either direction with probability 1 - level.
+
+    >>> round(t_quantile(0.95, 2), 3)
+    4.303
+    """
+    degrees = min(degrees, MOST_DEGREES)
+    angle, step = 0.0, 1.0
+    # Newton's method. The tail is convex in the angle, so that it comes from below and cannot overshoot.
+    while step > 1e-12:
+        step = (_tail(angle, degrees) - (1 - level) / 2) / (cos(angle) ** (degrees - 1) / _whole(degrees))
+        angle += step
+    return sqrt(degrees) * tan(angle)
+
+
+def _tail(angle: float, degrees: float) -> float:
+    """With t = sqrt(degrees) tan(angle), Student's density becomes cos(angle)^(degrees - 1)."""
+    nodes, weights = _LEGENDRE
+    half = (pi / 2 - angle) / 2
+    return half * float(weights @ np.cos(angle + half * (nodes + 1)) ** (degrees - 1)) / _whole(degrees)
+
+
+def _whole(degrees: float) -> float:
+    """The integral of cos(x)^(degrees - 1) from -pi/2 to pi/2."""
+    return sqrt(pi) * exp(lgamma(degrees / 2) - lgamma((degrees + 1) / 2))
 
 
 # ---------------------------------------------------------------------------------- comparisons
 
+Part = tuple[float, float]
+"""A part of a difference's variance, and the degrees of freedom with which it is known."""
 
-def compare_paired(
-    a_P: npt.ArrayLike, b_P: npt.ArrayLike, *, seed: int = 0, level: float = LEVEL
-) -> Comparison:
+
+def compare_paired(a_P: npt.ArrayLike, b_P: npt.ArrayLike, *, level: float = LEVEL) -> Comparison:
     """B minus A for two policies on the same problems, values in [0, 1] problem by problem.
 
-    Interval: percentile bootstrap of the differences. If every difference is the same, as when nothing
-    changed, it is widened by what P problems cannot exclude: the Wilson bound of a share 0/P of
-    problems that differ by 1 more. p-value: paired sign-flip test. Problems with NaN in A or B are
-    left out.
+    Student's t over the differences and two more, plus and minus the root mean square of those that are
+    not 0 (as Bonett and Price, 2012, do for differences of -1, 0 and 1): without them a few differences
+    of one sign would pass for proof. If nothing differs the two are 1 and -1. Problems with NaN in A or B
+    are left out.
     """
     a, b = np.asarray(a_P, np.float64), np.asarray(b_P, np.float64)
     if a.shape != b.shape or a.ndim != 1:
         raise ValueError(f"a paired comparison needs the same problems: {len(a)} and {len(b)} given")
     differences_P = b - a
     differences_P = differences_P[~np.isnan(differences_P)]
-    if not len(differences_P):
+    num_problems = len(differences_P)
+    if not num_problems:
         raise ValueError("a paired comparison needs at least one problem that was judged in both")
-    mean = float(differences_P.mean())
-    if np.ptp(differences_P) == 0:
-        _, margin = wilson_interval(0.0, len(differences_P), level)
-        low, high = max(-1.0, mean - margin), min(1.0, mean + margin)
-    else:
-        low, high = _percentiles(bootstrap_means(differences_P, seed=seed), level)
-    return Comparison(mean, low, high, sign_flip_test(differences_P, seed=seed), len(differences_P), level)
+    centre = float(differences_P.sum()) / (num_problems + 2)
+    return _compare(float(differences_P.mean()), centre, [_padded(differences_P)], num_problems, level)
 
 
-def sign_flip_test(differences_P: npt.ArrayLike, *, seed: int = 0, flips: int = RESAMPLES) -> float:
-    """Two-sided p-value for paired differences: how often random signs give a sum as far from 0.
-
-    Exact up to 13 differing problems (2^13 sign patterns); beyond, `flips` random patterns, of which
-    the observed one counts as one, so that p is never 0.
-    """
-    differences = np.asarray(differences_P, np.float64)
-    differing = differences[differences != 0]
-    observed = abs(differing.sum()) - 1e-9
-    if len(differing) <= 13:
-        patterns = np.arange(2 ** len(differing))[:, None] >> np.arange(len(differing)) & 1
-        return float((np.abs((1 - 2 * patterns) @ differing) >= observed).mean())
-    rng = np.random.default_rng(seed)
-    sums = [(1 - 2 * rng.integers(0, 2, len(differing))) @ differing for _ in range(flips)]
-    return float((1 + (np.abs(sums) >= observed).sum()) / (1 + flips))
+def _padded(differences_P: Floats) -> Part:
+    """The variance of the mean of the differences and two more, plus and minus the usual one."""
+    differing = differences_P[differences_P != 0]
+    usual = float(np.sqrt(np.mean(differing**2))) if len(differing) else 1.0
+    padded = np.r_[differences_P, usual, -usual]
+    return float(padded.var(ddof=1)) / len(padded), len(padded) - 1
 
 
-def compare_recipes(
-    a_SP: npt.ArrayLike,
-    b_SP: npt.ArrayLike,
-    *,
-    seed: int = 0,
-    resamples: int = RESAMPLES,
-    level: float = LEVEL,
-) -> Comparison:
+def compare_recipes(a_SP: npt.ArrayLike, b_SP: npt.ArrayLike, *, level: float = LEVEL) -> Comparison:
     """B minus A for two recipes, each trained with several seeds, on the same problems.
 
-    Hierarchical bootstrap: seeds are drawn with replacement within each recipe, and problems jointly
-    for both. As drawing S seeds from S understates their variance by (S-1)/S, deviations between seeds
-    are stretched by sqrt(S/(S-1)) first. In simulation (60 problems, 8 responses each) the 95 % interval
-    covered the true gain 92, 92, 94 and 96 times in 100 for 2, 3, 5 and 10 seeds whose luck dominates,
-    and more than 99 times, too cautious, where seeds do not differ at all. Raises ValueError for one
-    seed: nothing then tells luck from recipe.
+    Seeds and problems both were drawn at random, and each seed meets each problem. The variance of the
+    difference is that between seeds, plus what problems add to it (the recipes' gap differs from problem
+    to problem), which is the variance over problems less the noise that seeds have counted already. The
+    interval adds the squares of both half-widths, each by Student's t with its own degrees of freedom;
+    those of seeds are Welch's, since one recipe may depend on luck more than the other. Raises ValueError
+    for one seed: nothing then tells luck from recipe.
     """
     a, b = (np.atleast_2d(np.asarray(values_SP, np.float64)) for values_SP in (a_SP, b_SP))
     if min(len(a), len(b)) < 2:
@@ -260,28 +290,57 @@ def compare_recipes(
         raise ValueError(f"recipes must share their problems: {a.shape[1]} and {b.shape[1]} given")
     judged_P = ~(np.isnan(a).any(axis=0) | np.isnan(b).any(axis=0))
     a, b = a[:, judged_P], b[:, judged_P]
-    rng = np.random.default_rng(seed)
     num_problems = a.shape[1]
-    weights_RP = rng.multinomial(num_problems, np.full(num_problems, 1 / num_problems), size=resamples)
-    draws_R = _draw_recipe(b, weights_RP, rng) - _draw_recipe(a, weights_RP, rng)
-    low, high = _percentiles(draws_R, level)
-    tail = min((draws_R <= 0).sum(), (draws_R >= 0).sum())
-    p_value = min(1.0, 2 * (1 + int(tail)) / (1 + resamples))
-    return Comparison(float(b.mean() - a.mean()), low, high, p_value, num_problems, level)
+    if num_problems < 2:
+        raise ValueError(f"{num_problems} problems judged in every run: a comparison of recipes needs 2")
+    differences_P = b.mean(axis=0) - a.mean(axis=0)
+    over_problems = float(differences_P.var(ddof=1)) / num_problems - _noise(a) - _noise(b)
+    parts = [_between_seeds(a, b), (max(0.0, over_problems), num_problems - 1.0)]
+    if sum(variance for variance, _ in parts) < TINY:
+        parts = [_padded(differences_P)]
+    mean = float(differences_P.mean())
+    return _compare(mean, mean, parts, num_problems, level)
 
 
-def _draw_recipe(values_SP: Floats, weights_RP: npt.NDArray[np.int64], rng: np.random.Generator) -> Floats:
-    num_seeds = len(values_SP)
-    mean_P = values_SP.mean(axis=0)
-    stretched_SP = mean_P + (values_SP - mean_P) * np.sqrt(num_seeds / (num_seeds - 1))
-    scores_RS = weights_RP @ stretched_SP.T / values_SP.shape[1]
-    seeds_RS = rng.integers(0, num_seeds, scores_RS.shape)
-    draws: Floats = np.take_along_axis(scores_RS, seeds_RS, axis=1).mean(axis=1)
-    return draws
+def _between_seeds(a_SP: Floats, b_SP: Floats) -> Part:
+    """The variance that seeds give to the difference; with unequal numbers, the larger of two estimates.
+
+    They are Welch's, and that of a variance common to both recipes. Welch's alone is too small too often
+    where the recipe with 2 seeds happened to have equal ones.
+    """
+    spreads = [float(side.mean(axis=1).var(ddof=1)) for side in (a_SP, b_SP)]
+    sizes = [len(side) for side in (a_SP, b_SP)]
+    parts = [spread / size for spread, size in zip(spreads, sizes, strict=True)]
+    if sum(parts) < TINY:
+        return 0.0, sum(sizes) - 2.0
+    common = sum(spread * (size - 1) for spread, size in zip(spreads, sizes, strict=True)) / (sum(sizes) - 2)
+    degrees = sum(parts) ** 2 / sum(part**2 / (size - 1) for part, size in zip(parts, sizes, strict=True))
+    return max(sum(parts), common * sum(1 / size for size in sizes)), degrees
 
 
-def count_votes(answers: Sequence[str], correct: Sequence[bool]) -> tuple[int, list[int], int]:
-    """Votes of one problem, as `majority_at_k` takes them: correct, each wrong answer, no answer."""
-    wrong = Counter(answer for answer, right in zip(answers, correct, strict=True) if answer and not right)
-    num_silent = len(answers) - sum(correct) - wrong.total()
-    return sum(correct), list(wrong.values()), num_silent
+def _noise(values_SP: Floats) -> float:
+    """The variance of the mean over seeds and problems that comes from neither of them alone."""
+    num_seeds, num_problems = values_SP.shape
+    rest_SP = values_SP - values_SP.mean(axis=0) - values_SP.mean(axis=1, keepdims=True) + values_SP.mean()
+    return float((rest_SP**2).sum()) / ((num_seeds - 1) * (num_problems - 1) * num_seeds * num_problems)
+
+
+def _compare(
+    difference: float, centre: float, parts: Sequence[Part], num_problems: int, level: float
+) -> Comparison:
+    """The interval around `centre`, and as p-value the p at which the interval of level 1 - p ends at 0."""
+    parts = [part for part in parts if part[0] > 0]
+    half = _half_width(parts, level)
+    low, high = max(-1.0, min(difference, centre - half)), min(1.0, max(difference, centre + half))
+    # With all degrees as the largest or the smallest are, p has a closed form: it lies between.
+    scaled = abs(centre) / sqrt(sum(variance for variance, _ in parts))
+    least, most = (2 * t_tail(scaled, bound(degrees for _, degrees in parts)) for bound in (max, min))
+    while most - least > 1e-6 * most:
+        middle = sqrt(max(least, most * 1e-6) * most)
+        is_larger = _half_width(parts, 1 - middle) > abs(centre)
+        least, most = (middle, most) if is_larger else (least, middle)
+    return Comparison(difference, low, high, min(1.0, most), num_problems, level)
+
+
+def _half_width(parts: Sequence[Part], level: float) -> float:
+    return sqrt(sum(variance * t_quantile(level, degrees) ** 2 for variance, degrees in parts))
