@@ -16,6 +16,8 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from hardwon.data import Problem, Verdict
 from hardwon.tasks.rows import HELD_OUT_FRACTION, BadRowError, column, load_splits
 from hardwon.tasks.task import Task
 from hardwon.verifiers import code
-from hardwon.verifiers.code import AssertTests, CallTests, StdinTests, Tests
+from hardwon.verifiers.code import AssertTests, CallTests, StdinTests, Tests, changed_argument
 from hardwon.verifiers.sandbox_layers import Limits
 from hardwon.verifiers.sandbox_probe import open_sandbox
 
@@ -47,6 +49,7 @@ def load(
     cpu_seconds: int = 5,
     memory_mb: int = 1024,
     verifier_workers: int | None = None,
+    packages: Sequence[str] | None = None,
 ) -> Task:
     """Problems of `data`, or the 26 small ones that come with the package.
 
@@ -56,6 +59,8 @@ def load(
     cpu_seconds          of one run (ours); three times that by the clock
     memory_mb            address space of one run (ours)
     verifier_workers     runs at the same time; default: the machine's cores
+    packages             what programs may import beside the standard library; default: numpy and
+                         sortedcontainers, where they are installed
 
     The split depends on the prompts alone, so `seed` changes nothing. ValueError names bad rows, and a
     layer that does not hold.
@@ -72,6 +77,7 @@ def load(
         unsafe_no_isolation=unsafe_no_isolation,
         limits=Limits(wall_seconds=3.0 * cpu_seconds, cpu_seconds=cpu_seconds, memory_bytes=memory_mb << 20),
         verifier_workers=verifier_workers,
+        packages=packages,
     )
 
 
@@ -85,12 +91,15 @@ def code_task(
     unsafe_no_isolation: bool = False,
     limits: Limits | None = None,
     verifier_workers: int | None = None,
+    packages: Sequence[str] | None = None,
 ) -> Task:
     """A task over problems whose `info["tests"]` are unit tests (verifiers/code.py).
 
     Of equal answers to one problem in one call only the first runs: the others get its verdict.
     """
-    box = open_sandbox(sandbox, limits or Limits(), unsafe_no_isolation=unsafe_no_isolation)
+    box = open_sandbox(
+        sandbox, limits or Limits(), unsafe_no_isolation=unsafe_no_isolation, packages=packages
+    )
     pool = ThreadPoolExecutor(verifier_workers or os.cpu_count() or 1, thread_name_prefix="code")
 
     def verify_one(pair: tuple[Problem, str]) -> Verdict:
@@ -125,6 +134,9 @@ def problem_of_row(row: Mapping[str, Any], default_id: str) -> Problem:
 def prompt_and_tests(row: Mapping[str, Any]) -> tuple[str, Tests]:
     if row.get("input_output") is not None:
         tests = input_output_tests(row["input_output"])
+        if isinstance(tests, CallTests):
+            changed = changed_argument(str(row.get("starter_code") or ""), tests.name, tests.outputs)
+            tests = replace(tests, changed=changed)
         return input_output_prompt(row, tests), tests
     if row.get("test_list") is not None:
         asserts = assert_tests(row)
@@ -159,9 +171,14 @@ def solution_of_row(row: Mapping[str, Any]) -> str:
 
 def parse_json(name: str, text: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, parse_int=whole_number)
     except (ValueError, RecursionError) as error:
         raise BadRowError(name, f"not JSON ({error})") from error
+
+
+def whole_number(digits: str) -> int:
+    """Of any length: `int` reads no more than 4,300 digits."""
+    return int(digits) if len(digits) < 1000 else int(Decimal(digits))
 
 
 def input_output_prompt(row: Mapping[str, Any], tests: StdinTests | CallTests) -> str:

@@ -1,7 +1,8 @@
 """Does a program pass its unit tests? The program runs in the sandbox; only a trusted side compares.
 
-    StdinTests    one run for each input; the parent compares the printed text
+    StdinTests    one run for each input; the parent compares the printed text (verifiers/outputs.py)
     CallTests     one process answers calls with plain data; the parent compares the data
+    CheckerTests  one run for each input; a trusted function in a second process looks at the printed text
     AssertTests   general test code runs in a second sandboxed process that holds the expected values
                   and reaches the program's functions through the parent, again with plain data
 
@@ -22,20 +23,26 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hardwon.data import Outcome, Verdict
+from hardwon.verifiers.outputs import same_data, same_text
+from hardwon.verifiers.programs import completed, extract_code
 from hardwon.verifiers.sandbox import Child, Run, Sandbox, SandboxError
 from hardwon.verifiers.sandbox_inside import plain
 
-PYTHON_TAGS = {"", "python", "python3", "py"}
 SHOWN = 200  # characters of a value in a message
+ROOM = 4  # a right program may put out so many times what is expected: longer numbers, more blanks
 PATIENCE = 3  # runs of one program that may use up their time, where every test is run
 
 
 @dataclass(frozen=True)
 class StdinTests:
-    """`inputs[i]` on stdin must print `outputs[i]`, but for trailing white space of lines and of the text."""
+    """`inputs[i]` on stdin must print `outputs[i]`, by the rules of `outputs.same_text`.
+
+    `provided`: the names of sandbox_inside.provided are there without an import.
+    """
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    provided: bool = False
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -43,14 +50,19 @@ class StdinTests:
 
 @dataclass(frozen=True)
 class CallTests:
-    """`name(*inputs[i])` must equal `outputs[i]` as JSON data: a tuple counts as a list.
+    """`name(*inputs[i])` must give `outputs[i]` as JSON data, by the rules of `outputs.same_data`; a tuple
+    counts as a list.
 
     If every output is a list of one, as several collections wrap each expected value, its element will do.
+    With `changed` the function is judged by what it made of its argument of that index, not by what it
+    returns (see `changed_argument`).
     """
 
     name: str
     inputs: tuple[Sequence[Any], ...]
     outputs: tuple[Any, ...]
+    changed: int | None = None
+    provided: bool = True
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -63,8 +75,26 @@ class CallTests:
 
 
 @dataclass(frozen=True)
+class CheckerTests:
+    """What the program prints for `inputs[i]` is right if the function `name` of `checker` returns True.
+
+    The function gets the input and the printed text, and where there are `outputs` the i-th of them as well.
+    """
+
+    inputs: tuple[str, ...]
+    checker: str
+    outputs: tuple[str, ...] = ()
+    name: str = "check"
+    provided: bool = False
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+@dataclass(frozen=True)
 class AssertTests:
-    """Each of `tests` must run without an exception after `setup`; `names` are the program's functions.
+    """Each of `tests` must run without an exception after `setup`; `names` are the program's functions, or
+    methods as in "Solution().twoSum". `module` is a name by which the tests import the program, if they do.
 
     `prompt` is code that the program continues, if the problem is a function to complete.
     Arguments and results are plain data (sandbox_inside.plain): a change that the program makes to
@@ -75,12 +105,14 @@ class AssertTests:
     names: tuple[str, ...]
     tests: tuple[str, ...]
     prompt: str = ""
+    module: str = ""
+    provided: bool = False
 
     def __len__(self) -> int:
         return len(self.tests)
 
 
-Tests = StdinTests | CallTests | AssertTests
+Tests = StdinTests | CallTests | CheckerTests | AssertTests
 
 
 class BrokenTestsError(ValueError):
@@ -96,71 +128,37 @@ class Result:
     killed: bool = False
 
 
-def extract_code(text: str) -> str:
-    """The last fenced block that is tagged as Python or not at all, else the last block, else all of `text`.
+def changed_argument(starter: str, name: str, outputs: Sequence[Any]) -> int | None:
+    """The index of the argument that the function `name` of a starter code is to change, None if it returns.
 
-    An unclosed fence runs to the end of the text and counts only if there is no closed one. A fence within
-    a list is indented, and so is its block.
+    The code says so by "Do not return anything, modify nums in-place", or by `-> None` where outputs are
+    expected. Without a name in that sentence it is the first argument.
 
-    >>> extract_code("So:\\n```python\\nprint(1)\\n```\\nwhich prints\\n```text\\n1\\n```")
-    'print(1)\\n'
+    >>> changed_argument("def put(self, k: int, a: List[int]) -> None: 'modify a in-place'", "put", [[1]])
+    1
     """
-    closed: list[tuple[str, str]] = []
-    block: list[str] = []
-    indent, fence, tag = "", "", ""
-    for line in text.splitlines(keepends=True):
-        ticks = re.match(r"([ \t]*)(`{3,})([^`]*)$", line)
-        if not fence and ticks and opens(ticks[1], ticks[3]):
-            indent, fence, tag, block = ticks[1], ticks[2], tag_of(ticks[3]), []
-        elif fence and ticks and closes(ticks[1], ticks[2], ticks[3], indent, fence):
-            closed.append((tag, "".join(block)))
-            fence = ""
-        elif fence:
-            block.append(line.removeprefix(indent))
-    if not closed:
-        return "".join(block) if fence else text
-    python = [code for tag, code in closed if tag in PYTHON_TAGS]
-    return python[-1] if python else closed[-1][1]
-
-
-def tag_of(info: str) -> str:
-    """The language: "python" of "Python title=x" and of "{.python}"."""
-    return re.split(r"[\s,:{}]", info.strip(" {.}\t\r\n"), maxsplit=1)[0].lower()
-
-
-def opens(indent: str, info: str) -> bool:
-    """Deep in a list only with a tag: else it is text, as in a docstring. `</think>` is no tag."""
-    tag = tag_of(info)
-    shallow = len(indent) <= 3 and "\t" not in indent
-    return bool(re.fullmatch(r"[\w.+#-]*", tag)) and (shallow or tag in PYTHON_TAGS - {""})
-
-
-def closes(indent: str, ticks: str, info: str, opened_at: str, opened_by: str) -> bool:
-    return len(ticks) >= len(opened_by) and not info.strip() and len(indent) <= len(opened_at) + 3
+    signature = re.search(rf"def\s+{re.escape(name)}\s*\(([^)]*)\)\s*(?:->\s*([^:]+))?:", starter)
+    nothing = re.search(r"do not return anything", starter, re.IGNORECASE)
+    if not signature:
+        return None
+    returns_none = (signature[2] or "").strip() == "None" and any(output is not None for output in outputs)
+    if not nothing and not returns_none:
+        return None
+    parameters = signature[1]
+    while re.search(r"\[[^\[\]]*\]", parameters):
+        parameters = re.sub(r"\[[^\[\]]*\]", "", parameters)
+    names = [parameter.partition(":")[0].strip() for parameter in parameters.split(",")]
+    names = [name for name in names if name and name != "self"]
+    said = re.search(r"modify\s+`?(\w+)`?\s+in[- ]?place", starter, re.IGNORECASE)
+    return names.index(said[1]) if said and said[1] in names else 0
 
 
 def program_for(tests: Tests, text: str) -> str:
-    """The answer after the prompt's imports and helpers, or as the prompt's continuation."""
+    """The answer, or where it is the completion of a prompt, both together."""
     answer = extract_code(text)
     if not isinstance(tests, AssertTests) or not tests.prompt:
         return answer
-    definition = rf"^(async\s+)?def\s+{re.escape(tests.names[0])}\b"
-    if not re.search(definition, answer, re.MULTILINE):
-        return continued(tests.prompt, answer)
-    starts = [match.start() for match in re.finditer(definition, tests.prompt, re.MULTILINE)]
-    return (tests.prompt[: starts[-1]] if starts else "") + answer
-
-
-def continued(prompt: str, answer: str) -> str:
-    """The answer below the prompt, or in the prompt's last line where that is only an indentation.
-
-    >>> continued("def f(x):\\n    ", "return x"), continued("def f(x):", "    return x")
-    ('def f(x):\\n    return x', 'def f(x):\\n    return x')
-    """
-    last = prompt.rpartition("\n")[2]
-    if last.strip():
-        return f"{prompt}\n{answer}"
-    return prompt.removesuffix(last) + answer if answer[:1].isspace() else prompt + answer
+    return completed(tests.prompt, tests.names[0], answer)
 
 
 def verify(sandbox: Sandbox, tests: Tests, text: str, *, partial: bool = False) -> Verdict:
@@ -197,8 +195,9 @@ def summarize(results: Sequence[Result], total: int, *, partial: bool) -> Verdic
 
 def run_tests(sandbox: Sandbox, tests: Tests, program: str, *, partial: bool) -> list[Result]:
     """Results in order, up to the first failure unless `partial`."""
-    if isinstance(tests, StdinTests):
-        results = run_stdin(sandbox, tests, program)
+    results: Generator[Result, None, None]
+    if isinstance(tests, (StdinTests, CheckerTests)):
+        results = run_printing(sandbox, tests, program)
     elif isinstance(tests, CallTests):
         results = run_calls(sandbox, tests, program)
     else:
@@ -212,31 +211,62 @@ def run_tests(sandbox: Sandbox, tests: Tests, program: str, *, partial: bool) ->
     return found
 
 
-def run_stdin(sandbox: Sandbox, tests: StdinTests, program: str) -> Generator[Result, None, None]:
+def run_printing(
+    sandbox: Sandbox, tests: StdinTests | CheckerTests, program: str
+) -> Generator[Result, None, None]:
     late = 0
-    for given, expected in zip(tests.inputs, tests.outputs, strict=True):
+    expected = tests.outputs or [""] * len(tests)
+    for given, output in zip(tests.inputs, expected, strict=True):
         if late == PATIENCE:
             yield Result("timeout", f"not run: {PATIENCE} tests before used up their time")
             continue
-        result = judge_run(sandbox.run_program(program, given.encode("utf-8", "surrogatepass")), expected)
+        run = sandbox.with_output(ROOM * len(output)).run_program(program, as_bytes(given), **provided(tests))
+        if isinstance(tests, StdinTests):
+            result = judge_run(run, output)
+        else:
+            result = ended_badly(run) or checked(sandbox, tests, given, run, output)
         late += result.outcome == "timeout"
         yield result
 
 
+def as_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
 def judge_run(run: Run, expected: str) -> Result:
     """A run is right if it ended by itself with status 0 and printed what was expected."""
+    bad = ended_badly(run)
+    if bad:
+        return bad
+    if same_text(as_bytes(expected), run.stdout):
+        return Result("correct")
+    printed = run.stdout.decode("utf-8", "replace")
+    return Result("wrong", f"expected {show(expected)}, printed {show(printed)}")
+
+
+def ended_badly(run: Run) -> Result | None:
     if run.ending != "exited":
         return failure(run.ending, run.message)
     if run.exit_code != 0:
         return Result("wrong", f"exit status {run.exit_code}: {tail(run.stderr)}")
+    return None
+
+
+def checked(sandbox: Sandbox, tests: CheckerTests, given: str, run: Run, output: str) -> Result:
+    """The checker's finding on one run, in a process of its own. What it raises counts as no."""
     printed = run.stdout.decode("utf-8", "replace")
-    if printed_lines(printed) == printed_lines(expected):
+    arguments = [given, printed] + ([output] if tests.outputs else [])
+    with sandbox.start({"mode": "functions", "source": tests.checker}) as child:
+        loaded = load(child)
+        if loaded.outcome != "correct":
+            raise BrokenTestsError(f"the checker does not load: {loaded.message}")
+        reply = ask(child, {"name": tests.name, "arguments": plain.dumps([arguments, {}])})
+    if reply is None:
+        return failure(child.ending, f"the checker: {child.message}")
+    if reply.get("value") == "true":
         return Result("correct")
-    return Result("wrong", f"expected {show(expected)}, printed {show(printed)}")
-
-
-def printed_lines(text: str) -> list[str]:
-    return [line.rstrip() for line in text.rstrip().split("\n")]
+    reason = f": {reply['raised']}: {reply['message']}" if "raised" in reply else ""
+    return Result("wrong", f"the checker refused {show(printed)}{reason}"[: 2 * SHOWN])
 
 
 def failure(ending: str | None, message: str) -> Result:
@@ -250,7 +280,10 @@ def tail(stderr: bytes) -> str:
 
 
 def show(value: Any) -> str:
-    text = repr(value[: SHOWN + 1] if isinstance(value, str) else value)
+    try:
+        text = repr(value[: SHOWN + 1] if isinstance(value, str) else value)
+    except ValueError:  # Python writes no integers of over 4,300 digits
+        text = plain.dumps(value)
     return text if len(text) <= SHOWN else text[:SHOWN] + "..."
 
 
@@ -275,10 +308,16 @@ def parse(line: bytes) -> dict[str, Any]:
 
 
 def run_calls(sandbox: Sandbox, tests: CallTests, program: str) -> Generator[Result, None, None]:
-    with sandbox.start({"mode": "functions", "source": program, "starter": True}) as child:
+    room = max((longest(accepted) for accepted in tests.accepted), default=0)
+    job = {"mode": "functions", "source": program, **provided(tests)}
+    with sandbox.with_output(room).start(job) as child:
         loaded = load(child)
         for given, accepted in zip(tests.inputs, tests.accepted, strict=True):
-            yield one_call(child, tests.name, given, accepted) if loaded.outcome == "correct" else loaded
+            yield one_call(child, tests, given, accepted) if loaded.outcome == "correct" else loaded
+
+
+def provided(tests: Tests) -> dict[str, bool]:
+    return {"provided": True} if tests.provided else {}
 
 
 def ask(child: Child, call: dict[str, Any]) -> dict[str, Any] | None:
@@ -297,8 +336,9 @@ def ask(child: Child, call: dict[str, Any]) -> dict[str, Any] | None:
     return {"raised": "RuntimeError", "message": "the program wrote a reply to another call"}
 
 
-def one_call(child: Child, name: str, given: Sequence[Any], accepted: Sequence[Any]) -> Result:
-    reply = ask(child, {"name": name, "arguments": plain.dumps([list(given), {}])})
+def one_call(child: Child, tests: CallTests, given: Sequence[Any], accepted: Sequence[Any]) -> Result:
+    call = {"name": tests.name, "arguments": plain.dumps([list(given), {}]), "changed": tests.changed}
+    reply = ask(child, call)
     if reply is None:
         return failure(child.ending, child.message)
     if not isinstance(reply.get("value"), str):
@@ -307,7 +347,7 @@ def one_call(child: Child, name: str, given: Sequence[Any], accepted: Sequence[A
         return Result("wrong", f"expected {show(accepted[0])}, got {len(reply['value'])} characters")
     try:
         value = as_json(json.loads(reply["value"]))
-        if any(value == right for right in accepted):
+        if any(same_data(right, value) for right in accepted):
             return Result("correct")
         return Result("wrong", f"expected {show(accepted[0])}, got {show(value)}")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -315,11 +355,11 @@ def one_call(child: Child, name: str, given: Sequence[Any], accepted: Sequence[A
 
 
 def longest(accepted: Sequence[Any]) -> int:
-    """Characters that a right value can take, with the tags of tuples, dicts and long numbers.
+    """Characters that a right value can take, with the tags of tuples and the digits of floats.
 
     So a reply of megabytes costs the parent seconds only where such a value is wanted.
     """
-    return 1000 + 20 * max(len(json.dumps(value)) for value in accepted)
+    return 1000 + 20 * max(len(plain.dumps(value)) for value in accepted)
 
 
 def as_json(tree: Any) -> Any:
@@ -341,8 +381,11 @@ def as_json(tree: Any) -> Any:
 
 def run_asserts(sandbox: Sandbox, tests: AssertTests, program: str) -> Generator[Result, None, None]:
     patient = replace(sandbox, limits=replace(sandbox.limits, wall_seconds=2 * sandbox.limits.wall_seconds))
-    checks = {"mode": "check", "setup": tests.setup, "names": tests.names, "tests": tests.tests}
-    with sandbox.start({"mode": "functions", "source": program}) as candidate:
+    names = ("setup", "names", "tests", "module")
+    checks = {"mode": "check", **{name: getattr(tests, name) for name in names}}
+    room = ROOM * (len(tests.setup) + sum(map(len, tests.tests)))
+    sandbox, patient = sandbox.with_output(room), patient.with_output(room)
+    with sandbox.start({"mode": "functions", "source": program, **provided(tests)}) as candidate:
         loaded = load(candidate)
         if loaded.outcome != "correct":
             yield from [loaded] * len(tests)

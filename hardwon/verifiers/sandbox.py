@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import IO, Any, Literal
 
 from hardwon.verifiers import sandbox_layers
@@ -46,14 +46,27 @@ class Run:
 
 @dataclass(frozen=True)
 class Sandbox:
-    """`layer` is "N" or "L" (see sandbox_layers), or "none" for a program that you would run yourself."""
+    """`layer` is "N" or "L" (see sandbox_layers), or "none" for a program that you would run yourself.
+
+    `packages` can be imported beside the standard library.
+    """
 
     layer: LayerName
     limits: Limits = field(default_factory=Limits)
+    packages: tuple[str, ...] = field(default_factory=sandbox_layers.usual_packages)
 
-    def run_program(self, source: str, stdin: bytes = b"") -> Run:
-        """Run `source` as __main__ to its end. SandboxError if it could not be started."""
-        with Child(self, {"mode": "program", "source": source}, stdin) as child:
+    def with_output(self, size: int) -> Sandbox:
+        """The same, where a program may put out `size` bytes at least."""
+        if size <= self.limits.output_bytes:
+            return self
+        return replace(self, limits=replace(self.limits, output_bytes=size))
+
+    def run_program(self, source: str, stdin: bytes = b"", *, provided: bool = False) -> Run:
+        """Run `source` as __main__ to its end. SandboxError if it could not be started.
+
+        `provided` gives it the names of sandbox_inside.provided.
+        """
+        with Child(self, {"mode": "program", "source": source, "provided": provided}, stdin) as child:
             child.pump(lambda: False)
             return child.result()
 
@@ -72,7 +85,7 @@ class Child:
     companion: Child | None = None
 
     def __init__(self, sandbox: Sandbox, job: dict[str, Any], stdin: bytes = b"") -> None:
-        self.layer, self.limits = sandbox.layer, sandbox.limits
+        self.layer, self.limits, self.packages = sandbox.layer, sandbox.limits, sandbox.packages
         self.ending: Ending | None = None
         self.message = ""
         self.output = {"stdout": bytearray(), "stderr": bytearray(), "control": bytearray()}
@@ -108,7 +121,7 @@ class Child:
 
     def spawn(self, control: int) -> subprocess.Popen[bytes]:
         if self.layer == "N":
-            command = sandbox_layers.bubblewrap_command(self.limits, self.work, control)
+            command = sandbox_layers.bubblewrap_command(self.limits, self.work, control, self.packages)
         else:
             command = sandbox_layers.python_command(control)
         return subprocess.Popen(
@@ -131,8 +144,12 @@ class Child:
             os.set_blocking(stream.fileno(), False)
             if name != "stdin":
                 self.selector.register(stream, selectors.EVENT_READ, name)
-        seal = sandbox_layers.seal(self.layer, self.limits)
-        data = json.dumps({**job, "seal": seal, "path": sandbox_layers.library_path()}).encode()
+        around = {
+            "seal": sandbox_layers.seal(self.layer, self.limits, self.packages),
+            "path": sandbox_layers.library_path(),
+            "packages": {name: sandbox_layers.package_origin(name) for name in self.packages},
+        }
+        data = json.dumps({**job, **around}).encode()
         self.pending = memoryview(len(data).to_bytes(8, "big") + data + stdin)
         self.close_stdin = job["mode"] == "program"
         self.selector.register(process.stdin, selectors.EVENT_WRITE, "stdin")

@@ -10,6 +10,7 @@ The model's program gets one process in either, so that a verdict does not depen
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import shutil
 import sys
@@ -90,6 +91,42 @@ def installed() -> tuple[str, ...]:
     return tuple(path for name in PACKAGES if os.path.isdir(path := os.path.join(library, name)))
 
 
+USUAL_PACKAGES = ("numpy", "sortedcontainers")
+
+
+@functools.cache
+def usual_packages() -> tuple[str, ...]:
+    """Those of USUAL_PACKAGES that are installed here."""
+    return tuple(name for name in USUAL_PACKAGES if importlib.util.find_spec(name))
+
+
+@functools.cache
+def package_origin(name: str) -> str:
+    """The file that `import name` runs. ValueError if there is none."""
+    try:
+        spec = None if "." in name else importlib.util.find_spec(name)
+    except ValueError:
+        spec = None
+    if spec is None or not spec.origin or not os.path.isabs(spec.origin):
+        raise ValueError(
+            f"packages: {name!r} is no installed package or module; name it as in `import`, for example numpy"
+        )
+    return os.path.realpath(spec.origin)
+
+
+@functools.cache
+def package_paths(names: tuple[str, ...]) -> tuple[str, ...]:
+    """What importing the packages needs of the host: each one's tree or file, and the shared libraries
+    that a wheel keeps beside it in NAME.libs."""
+    paths: list[str] = []
+    for name in names:
+        origin = Path(package_origin(name))
+        tree = origin.parent if origin.stem == "__init__" else origin
+        libraries = tree.parent / f"{name}.libs"
+        paths += [str(tree)] + [str(libraries)] * libraries.is_dir()
+    return tuple(paths)
+
+
 @functools.cache
 def granted() -> tuple[str, ...]:
     """`readable` for Landlock, which cannot take a part off a tree: the library's entries one by one."""
@@ -100,10 +137,11 @@ def granted() -> tuple[str, ...]:
     return tuple(path for path in readable() if path != library) + tuple(sorted(entries))
 
 
-def readable_by_nobody() -> bool:
-    """Whether every directory above the standard library lets an ordinary user through."""
+def readable_by_nobody(packages: tuple[str, ...] = ()) -> bool:
+    """Whether every directory above the standard library and the packages lets an ordinary user through."""
     library = Path(library_path()[0])
-    return all(directory.stat().st_mode & 0o001 for directory in [library, *library.parents])
+    above = {library, *library.parents}.union(*(Path(path).parents for path in package_paths(packages)))
+    return all(directory.stat().st_mode & 0o001 for directory in above)
 
 
 def environment(work: str) -> dict[str, str]:
@@ -111,13 +149,15 @@ def environment(work: str) -> dict[str, str]:
     return {
         "HOME": work,
         "LANG": "C.UTF-8",
+        "OMP_NUM_THREADS": "1",  # numpy's libraries would start a thread for each core
+        "OPENBLAS_NUM_THREADS": "1",
         "PATH": "/usr/bin:/bin",
         "PYTHONHASHSEED": "0",
         "TMPDIR": work,
     }
 
 
-def seal(layer: LayerName, limits: Limits) -> dict[str, Any]:
+def seal(layer: LayerName, limits: Limits, packages: tuple[str, ...] = ()) -> dict[str, Any]:
     """What the shim shall do before the program runs (`sandbox_inside.shim.seal`)."""
     root = os.geteuid() == 0
     walls = {
@@ -139,9 +179,9 @@ def seal(layer: LayerName, limits: Limits) -> dict[str, Any]:
         },
         "walls": chosen,
         "uid": NOBODY,
-        "keep_reading": layer == "L" and root and not readable_by_nobody(),
+        "keep_reading": layer == "L" and root and not readable_by_nobody(packages),
         "tasks": limits.threads + HEADROOM,
-        "readable": list(granted()),
+        "readable": [*granted(), *package_paths(packages)],
         "listable": [library_path()[0]] if installed() else [],
     }
 
@@ -158,7 +198,7 @@ def python_command(control: int) -> list[str]:
     return [interpreter(), "-sSB", "-X", "utf8", "-c", BOOT, INSIDE, str(control)]
 
 
-def bubblewrap_command(limits: Limits, work: str, control: int) -> list[str]:
+def bubblewrap_command(limits: Limits, work: str, control: int, packages: tuple[str, ...] = ()) -> list[str]:
     """An empty file tree with the interpreter in it, read-only, and one small writable directory."""
     command = [shutil.which("bwrap") or "bwrap", "--die-with-parent", "--new-session", "--clearenv"]
     command += ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
@@ -170,7 +210,9 @@ def bubblewrap_command(limits: Limits, work: str, control: int) -> list[str]:
     for name, value in environment(work).items():
         command += ["--setenv", name, value]
     shown = (*readable(), INSIDE)
-    directories = {str(parent) for path in (*shown, "/dev/null") for parent in Path(path).parents} - {"/"}
+    opened = package_paths(packages)
+    parents = (parent for path in (*shown, *opened, "/dev/null") for parent in Path(path).parents)
+    directories = set(map(str, parents)) - {"/"}
     for directory in sorted(directories):  # bubblewrap would make them for root alone
         command += ["--perms", "0755", "--dir", directory]
     for path in shown:
@@ -179,7 +221,11 @@ def bubblewrap_command(limits: Limits, work: str, control: int) -> list[str]:
         else:
             command += ["--ro-bind", path, path]
     for path in installed():
-        command += ["--tmpfs", path, "--remount-ro", path]
+        command += ["--tmpfs", path]
+    for path in opened:
+        command += ["--ro-bind", path, path]
+    for path in installed():
+        command += ["--remount-ro", path]
     command += ["--dev-bind", "/dev/null", "/dev/null"]
     command += ["--perms", "1777", "--size", str(limits.work_bytes), "--tmpfs", work]
     return [*command, "--remount-ro", "/", "--chdir", work, "--", *python_command(control)]

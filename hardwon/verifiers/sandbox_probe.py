@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hardwon.verifiers import sandbox_layers
 from hardwon.verifiers.sandbox import Sandbox, SandboxError
 from hardwon.verifiers.sandbox_layers import LayerName, Limits
 
@@ -58,24 +60,34 @@ def layers() -> tuple[Layer, ...]:
 
 
 def open_sandbox(
-    layer: str = "auto", limits: Limits | None = None, *, unsafe_no_isolation: bool = False
+    layer: str = "auto",
+    limits: Limits | None = None,
+    *,
+    unsafe_no_isolation: bool = False,
+    packages: Sequence[str] | None = None,
 ) -> Sandbox:
     """A sandbox of the strongest layer that holds, or of the one named "N" or "L".
 
     `unsafe_no_isolation` runs programs with resource limits only: they can read your files and use
-    your network. ValueError if the layer asked for, or without it any layer, does not hold here.
+    your network. `packages` can be imported there; default: numpy and sortedcontainers, where they are
+    installed. ValueError if one is not installed, or if the layer asked for, or without it any layer,
+    does not hold here.
     """
     limits = limits or Limits()
+    if packages is None:
+        packages = sandbox_layers.usual_packages()
+    opened = (packages,) if isinstance(packages, str) else tuple(packages)
+    sandbox_layers.package_paths(opened)  # an unknown one is named before anything runs
     if unsafe_no_isolation:
         if layer != "auto":
             raise ValueError(f"unsafe_no_isolation=True contradicts sandbox={layer!r}; set one of the two")
-        return Sandbox("none", limits)
+        return Sandbox("none", limits, opened)
     if layer not in ("auto", "N", "L"):
         raise ValueError(f"sandbox={layer!r} is unknown; choose auto, N or L")
     tried = [found for found in layers() if layer in ("auto", found.name)]
     for found in tried:
         if found.holds:
-            return Sandbox(found.name, limits)
+            return Sandbox(found.name, limits, opened)
     reasons = "; ".join(f"{found.name}: {found.reason}" for found in tried)
     raise ValueError(
         f"sandbox={layer!r}: no such isolation holds on this machine ({reasons}). "

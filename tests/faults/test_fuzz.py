@@ -28,7 +28,7 @@ from hardwon.tasks import code, load_task
 from hardwon.tasks.rows import load_problems
 from hardwon.tasks.task import split_lines
 from hardwon.verifiers.answers import final_answer, gold_answer, last_answer_line, last_tagged
-from hardwon.verifiers.code import extract_code
+from hardwon.verifiers.programs import extract_code
 
 pytestmark = pytest.mark.faults
 many = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -20,6 +20,7 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_SECCOMP, PR_SET_NO_NE
 SIGABRT, SIGKILL, EPERM, ENOSYS = 6, 9, 1, 38
 CLONE_NEWUSER = 0x10000000
 CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 1, 2
+STACK_BYTES = 120 << 20  # the kernel leaves at least 128 MiB between the stack and what is mapped below it
 
 
 def check(result: int, what: str) -> int:
@@ -34,7 +35,10 @@ def prctl(option: int, value: int) -> None:
 
 
 def set_limits(*, memory_bytes: int, cpu_seconds: int, file_bytes: int, open_files: int) -> None:
-    """Hard limits of this process; one more CPU second stands between SIGXCPU and SIGKILL."""
+    """Hard limits of this process; one more CPU second stands between SIGXCPU and SIGKILL.
+
+    The stack may grow to what the address space above it holds on Linux, for deep recursion.
+    """
     wanted = {
         resource.RLIMIT_AS: (memory_bytes, memory_bytes),
         resource.RLIMIT_CPU: (cpu_seconds, cpu_seconds + 1),
@@ -42,6 +46,7 @@ def set_limits(*, memory_bytes: int, cpu_seconds: int, file_bytes: int, open_fil
         resource.RLIMIT_NOFILE: (open_files, open_files),
         resource.RLIMIT_CORE: (0, 0),
         resource.RLIMIT_MEMLOCK: (0, 0),
+        resource.RLIMIT_STACK: (STACK_BYTES, STACK_BYTES),
     }
     for kind, (soft, hard) in wanted.items():
         ceiling = resource.getrlimit(kind)[1]

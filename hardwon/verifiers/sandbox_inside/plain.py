@@ -13,7 +13,8 @@ from typing import Any
 
 def dumps(value: Any) -> str:
     """One line of JSON for None, bool, int, float, complex, str, bytes, range, and list, tuple, set,
-    frozenset, dict and iterators of these. TypeError names any other type."""
+    frozenset, dict and iterators of these; numpy's numbers and arrays become numbers and lists.
+    TypeError names any other type."""
     try:
         return json.dumps(encode(value))
     except RecursionError as error:
@@ -52,6 +53,8 @@ def encode(value: Any) -> Any:
         return {"range": [encode(value.start), encode(value.stop), encode(value.step)]}
     if hasattr(value, "__next__"):
         return {"iterator": [encode(item) for item in value]}
+    if hasattr(value, "tolist"):
+        return encode(value.tolist())
     raise TypeError(f"a value of type {type(value).__name__} is not plain data")
 
 

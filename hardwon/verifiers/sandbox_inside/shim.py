@@ -15,15 +15,12 @@ import json
 import os
 import sys
 import types
-import typing
 from collections.abc import Callable
 from typing import Any, BinaryIO, NoReturn
 
 import kernel
 import plain
-
-# Starter codes of APPS and TACO use these without an import, and so do right answers to them.
-STARTER_NAMES = ("Any", "Dict", "List", "Optional", "Set", "Tuple", "Union")
+import provided
 
 
 def main(control: int) -> None:
@@ -32,21 +29,23 @@ def main(control: int) -> None:
     seal(**job["seal"])
     for name in ("exit", "quit"):  # the interpreter starts without `site`, which adds them
         setattr(builtins, name, sys.exit)
+    if hasattr(sys, "set_int_max_str_digits"):
+        sys.set_int_max_str_digits(0)  # numbers of any length are read and printed; CPU time is bounded
     sys.argv[:] = ["solution.py"]
     sys.path[:] = job["path"]
+    sys.meta_path.append(Packages(job["packages"]))
     os.write(control, b"ready\n")
     if job["mode"] == "program":
         os.close(control)
         os.close(silence)
-        run_program(job["source"], "__main__")
+        run_program(job["source"], "__main__", provided_names=job.get("provided", False))
         return
     lines = os.fdopen(os.dup(0), "rb")
     os.dup2(silence, 0)
     if job["mode"] == "functions":
-        known = {name: getattr(typing, name) for name in STARTER_NAMES} if job.get("starter") else {}
-        answer_calls(job["source"], known, lines, control)
+        answer_calls(job, lines, control)
     else:
-        run_checks(job["setup"], job["names"], job["tests"], lines, control)
+        run_checks(job, lines, control)
 
 
 def read_exactly(count: int) -> bytes:
@@ -86,11 +85,27 @@ def seal(
         kernel.restrict_system_calls()
 
 
-def run_program(source: str, name: str, known: dict[str, Any] | None = None) -> types.ModuleType:
+class Packages:
+    """Finds the packages that the sandbox opens, where they lie; their directory itself stays closed."""
+
+    def __init__(self, origins: dict[str, str]) -> None:
+        self.origins = origins
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
+        if name not in self.origins:
+            return None
+        from importlib.util import spec_from_file_location
+
+        return spec_from_file_location(name, self.origins[name])
+
+
+def run_program(source: str, name: str, *, provided_names: bool) -> types.ModuleType:
     module = types.ModuleType(name)
-    vars(module).update(known or {})
     sys.modules[name] = module
-    exec(compile_as_file(source, "solution.py"), module.__dict__)
+    code = compile_as_file(source, "solution.py")
+    if provided_names:
+        provided.provide(module, code)
+    exec(code, module.__dict__)
     return module
 
 
@@ -105,10 +120,13 @@ def send(control: int, message: dict[str, Any]) -> None:
         data = data[os.write(control, data) :]
 
 
-def answer_calls(source: str, known: dict[str, Any], lines: BinaryIO, control: int) -> None:
-    """For each line {"id", "name", "arguments"} reply {"id", "value"} or {"id", "raised", "message"}."""
+def answer_calls(job: dict[str, Any], lines: BinaryIO, control: int) -> None:
+    """For each line {"id", "name", "arguments"} reply {"id", "value"} or {"id", "raised", "message"}.
+
+    With "changed" the value is not what the function returned, but the argument of that index after the call.
+    """
     try:
-        module = run_program(source, "solution", known)
+        module = run_program(job["source"], "solution", provided_names=job.get("provided", False))
     except BaseException as error:  # sys.exit too: whatever it does, it has no functions to offer
         send(control, {"raised": type(error).__name__, "message": str(error)[:500]})
         return
@@ -118,6 +136,8 @@ def answer_calls(source: str, known: dict[str, Any], lines: BinaryIO, control: i
         try:
             arguments, keywords = plain.loads(call["arguments"])
             value = find(module, call["name"])(*arguments, **keywords)
+            if call.get("changed") is not None:
+                value = arguments[call["changed"]]
             reply = {"value": plain.dumps(value)}
         except BaseException as error:
             reply = {"raised": builtin_name(type(error)), "message": str(error)[:500]}
@@ -130,23 +150,30 @@ def builtin_name(kind: type[BaseException]) -> str:
 
 
 def find(module: types.ModuleType, name: str) -> Callable[..., Any]:
-    """A function of the module, or a method of its class `Solution`, as many collections write it."""
-    if not hasattr(module, name) and hasattr(module, "Solution"):
-        return getattr(module.Solution(), name)
-    return getattr(module, name)
+    """A function of the module, or a method of a new object, as in "Solution().twoSum".
+
+    The class `Solution` need not be named, as many collections leave it out.
+    """
+    outer, dot, inner = name.rpartition(".")
+    if not dot and not hasattr(module, name) and hasattr(module, "Solution"):
+        outer, inner = "Solution", name
+    holder = getattr(module, outer.removesuffix("()"))() if outer else module
+    return getattr(holder, inner)
 
 
-def run_checks(setup: str, names: list[str], tests: list[str], lines: BinaryIO, control: int) -> None:
-    """Run `setup`, then each test, with `names` bound to functions that live in the other process.
+def run_checks(job: dict[str, Any], lines: BinaryIO, control: int) -> None:
+    """Run the setup, then each test, with the names bound to functions that live in the other process.
 
     Sends {"passed", "message"} for each test. {"fault"} means that the tests themselves are broken:
     they failed before the model's program had any part in it, or pass what is not plain data.
     """
     calls = Calls(lines, control)
     namespace: dict[str, Any] = {"__name__": "tests"}
-    attempt(setup, namespace, calls)
-    namespace.update({name: calls.function(name) for name in names})
-    for test in tests:
+    if job["module"]:
+        sys.modules[job["module"]] = StandIn(job["module"], calls)
+    attempt(job["setup"], namespace, calls)
+    namespace.update(dict(calls.named(name) for name in job["names"]))
+    for test in job["tests"]:
         message = attempt(test, namespace, calls)
         send(control, {"passed": message is None, "message": message or ""})
 
@@ -156,6 +183,14 @@ class Calls:
 
     def __init__(self, lines: BinaryIO, control: int) -> None:
         self.lines, self.control, self.made = lines, control, 0
+
+    def named(self, name: str) -> tuple[str, Any]:
+        """What a test reads, and its value: for "Solution().twoSum" a class with that one method."""
+        outer, _, inner = name.rpartition(".")
+        if not outer:
+            return name, self.function(name)
+        outer = outer.removesuffix("()")
+        return outer, type(outer, (), {inner: staticmethod(self.function(name))})
 
     def function(self, name: str) -> Callable[..., Any]:
         def call(*arguments: Any, **keywords: Any) -> Any:
@@ -181,6 +216,19 @@ class Calls:
     def fault(self, message: str) -> NoReturn:
         send(self.control, {"fault": message})
         os._exit(0)
+
+
+class StandIn(types.ModuleType):
+    """The program's module, as tests import it: each of its names is a function of the other process."""
+
+    def __init__(self, name: str, calls: Calls) -> None:
+        super().__init__(name)
+        self.__calls = calls
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self.__calls.function(name)
 
 
 def exception_named(name: str, message: str) -> Exception:
