@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hardwon.data import Outcome, Verdict
+from hardwon.verifiers.answers import shortened
 from hardwon.verifiers.sandbox import Child, Run, Sandbox, SandboxError
 from hardwon.verifiers.sandbox_inside import plain
 
@@ -182,7 +183,8 @@ def verify(sandbox: Sandbox, tests: Tests, text: str, *, partial: bool = False) 
         else:
             if not any(result.killed for result in results):
                 break
-    return summarize(results, len(tests), partial=partial)
+    answer = shortened(extract_code(text).strip()) or None
+    return replace(summarize(results, len(tests), partial=partial), answer=answer)
 
 
 def summarize(results: Sequence[Result], total: int, *, partial: bool) -> Verdict:
