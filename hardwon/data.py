@@ -84,12 +84,15 @@ class Verdict:
 
     `correct` and `wrong` judge the answer; `timeout` is an answer that did not finish being
     checked (not correct); `error` is a failure of the verifier itself, which is left out of
-    every statistic. `score` is the verifier's own grade, None where it gave none.
+    every statistic. `score` is the verifier's own grade, None where it gave none. `answer` is
+    the answer that was read from the response, in one form however it is written, so that
+    equal answers vote together; None if the response has no answer in the wanted form.
     """
 
     outcome: Outcome
     score: float | None = None
     message: str = ""
+    answer: str | None = None
 
     @property
     def correct(self) -> bool:

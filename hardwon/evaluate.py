@@ -51,7 +51,7 @@ class Evaluation:
     problem_ids: tuple[str, ...]
     fingerprint: str  # of prompts and answers: equal ids do not make equal problems
     outcomes: tuple[tuple[Outcome, ...], ...]
-    answers: tuple[tuple[str, ...], ...]
+    answers: tuple[tuple[str, ...], ...]  # as the verifier read them; "" where a response has none
     lengths: tuple[tuple[int, ...], ...]
     truncated: tuple[tuple[bool, ...], ...]
 
@@ -181,7 +181,7 @@ def evaluation_of(groups: Sequence[Group], *, task: str, sampling: Sampling, see
         problem_ids=tuple(group.state.problem.id for group in groups),
         fingerprint=_fingerprint([group.state.problem for group in groups]),
         outcomes=tuple(tuple(r.verdict.outcome for r in group.rollouts) for group in groups),
-        answers=tuple(tuple(final_answer(r.text) for r in group.rollouts) for group in groups),
+        answers=tuple(tuple(r.verdict.answer or "" for r in group.rollouts) for group in groups),
         lengths=tuple(tuple(r.length for r in group.rollouts) for group in groups),
         truncated=tuple(tuple(r.truncated for r in group.rollouts) for group in groups),
     )
@@ -195,25 +195,6 @@ def _fingerprint(problems: Sequence[Problem]) -> str:
             content = part.encode("utf-8", "surrogatepass")
             digest.update(len(content).to_bytes(8, "little") + content)
     return digest.hexdigest()
-
-
-def final_answer(text: str, longest: int = 200) -> str:
-    r"""What a response votes for: the last \boxed{...}, or else the last line that is not empty.
-
-    Only wrong answers are told apart by this; correct ones are one answer whatever they look like.
-
-    >>> final_answer(r"so \boxed{\frac{1}{2}}, I think"), final_answer("1+2=3\n=3.\n")
-    ('\\frac{1}{2}', '=3.')
-    """
-    start = text.rfind(r"\boxed{")
-    if start >= 0:
-        start, depth = start + len(r"\boxed{"), 1
-        for end in range(start, min(len(text), start + 10 * longest)):
-            depth += {"{": 1, "}": -1}.get(text[end], 0)
-            if depth == 0:
-                return text[start:end].strip()[:longest]
-    lines = text[-10 * longest :].strip().splitlines()
-    return lines[-1].strip()[-longest:] if lines else ""
 
 
 # ------------------------------------------------------------------------------------ during training

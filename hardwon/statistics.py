@@ -126,10 +126,14 @@ def _add_answer(ways: Floats, count: int, votes: int) -> Floats:
 
 
 def count_votes(answers: Sequence[str], correct: Sequence[bool]) -> tuple[int, list[int], int]:
-    """Votes of one problem, as `majority_at_k` takes them: correct, each wrong answer, no answer."""
-    wrong = Counter(answer for answer, right in zip(answers, correct, strict=True) if answer and not right)
-    num_silent = len(answers) - sum(correct) - wrong.total()
-    return sum(correct), list(wrong.values()), num_silent
+    """Votes of one problem, as `majority_at_k` takes them: correct, each wrong answer, no answer.
+
+    All correct answers are one; a response without an answer votes for none, whatever its verdict.
+    """
+    votes = [(answer, right) for answer, right in zip(answers, correct, strict=True) if answer]
+    wrong = Counter(answer for answer, right in votes if not right)
+    num_correct = sum(right for _, right in votes)
+    return num_correct, list(wrong.values()), len(answers) - len(votes)
 
 
 def _counts(num_correct_P: npt.ArrayLike, num_samples_P: npt.ArrayLike) -> tuple[Floats, Floats]:

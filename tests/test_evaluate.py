@@ -15,7 +15,6 @@ from hardwon.evaluate import (
     evaluate,
     evaluate_and_record,
     evaluation_metrics,
-    final_answer,
     load_evaluation,
     stored_evaluations,
 )
@@ -35,7 +34,7 @@ def verify(pairs):
     def judge(problem, text):
         if text == "?":
             return Verdict("error")
-        return Verdict("correct" if text == problem.answer else "wrong")
+        return Verdict("correct" if text == problem.answer else "wrong", answer=text)
 
     return [judge(problem, text) for problem, text in pairs]
 
@@ -103,24 +102,19 @@ def test_greedy_has_one_response():
         evaluate(make_sampler(), [], sampling=GREEDY, num_samples=1)
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        (r"\boxed{6} wait \boxed{7}", "7"),
-        (r"so \boxed{\frac{1}{2}} it is", r"\frac{1}{2}"),
-        ("1+2=3\n=3.\n\n", "=3."),
-        (r"cut short \boxed{\frac{1", r"cut short \boxed{\frac{1"),
-        ("", ""),
-        ("  \n ", ""),
-    ],
-)
-def test_final_answer(text, answer):
-    assert final_answer(text) == answer
+def test_responses_vote_by_the_answer_that_the_verifier_read():
+    def majority(read_as):
+        def verify_as(pairs):
+            answers = [read_as.get(text, text) for _, text in pairs]
+            return [replace(v, answer=a) for v, a in zip(verify(pairs), answers, strict=True)]
 
+        sampler = make_sampler({"a": [], "b": ["4", "4", "5", "9", "8"]})
+        sampler = replace(sampler, task=replace(sampler.task, verify=verify_as))
+        return evaluate(sampler, [PROBLEMS[1]], sampling=SAMPLED, num_samples=5).majority_at_k(5).value
 
-def test_final_answer_of_megabytes_is_short_and_quick():
-    assert len(final_answer("x" * 5_000_000)) == 200
-    assert len(final_answer(r"\boxed{" + "{" * 5_000_000)) <= 200
+    assert majority({}) == 1.0  # two votes for 4, one for each of the others
+    assert majority({"9": "5", "8": "5"}) == 0.0  # three ways to write one wrong answer outvote it
+    assert majority(dict.fromkeys("4598")) == 0.0  # no answer, no vote, also of a right response
 
 
 def test_metrics_of_training_and_what_is_stored(tmp_path):

@@ -24,6 +24,7 @@ from itertools import islice
 
 from hardwon.data import Problem, Verdict
 from hardwon.tasks.task import Split, Task
+from hardwon.verifiers.answers import shortened
 
 TEST_SIZE = 512
 TEST_SHARE = 1 / 8
@@ -85,7 +86,6 @@ def verify(pairs: Sequence[tuple[Problem, str]]) -> list[Verdict]:
     return [_judge(response, problem.answer) for problem, response in pairs]
 
 
-_CORRECT = Verdict("correct", 1.0)
 _SEVERAL = Verdict("wrong", 0.0, "more than one answer")
 _UNFINISHED = Verdict("wrong", 0.0, "no complete last line '=<answer>.'")
 
@@ -95,10 +95,11 @@ def _judge(response: str, answer: str) -> Verdict:
         return _SEVERAL
     last_line = response[response.rfind("\n") + 1 :]
     if last_line == f"={answer}.":
-        return _CORRECT
+        return Verdict("correct", 1.0, answer=answer)
     if not (last_line.startswith("=") and last_line.endswith(".")):
         return _UNFINISHED
-    return Verdict("wrong", 0.0, f"{last_line[1:-1]} is not {answer}")
+    found = last_line[1:-1]
+    return Verdict("wrong", 0.0, f"{found} is not {answer}", answer=shortened(found) or None)
 
 
 def split_of(expression: str) -> Split:

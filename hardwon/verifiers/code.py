@@ -25,6 +25,7 @@ from typing import Any
 from hardwon.data import Outcome, Verdict
 from hardwon.verifiers.outputs import same_data, same_text
 from hardwon.verifiers.programs import completed, extract_code
+from hardwon.verifiers.answers import shortened
 from hardwon.verifiers.sandbox import Child, Run, Sandbox, SandboxError
 from hardwon.verifiers.sandbox_inside import plain
 
@@ -180,7 +181,8 @@ def verify(sandbox: Sandbox, tests: Tests, text: str, *, partial: bool = False) 
         else:
             if not any(result.killed for result in results):
                 break
-    return summarize(results, len(tests), partial=partial)
+    answer = shortened(extract_code(text).strip()) or None
+    return replace(summarize(results, len(tests), partial=partial), answer=answer)
 
 
 def summarize(results: Sequence[Result], total: int, *, partial: bool) -> Verdict:

@@ -10,9 +10,11 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from hardwon.data import Problem, Verdict
+from hardwon.verifiers.answers import final_answer, shortened
 from hardwon.verifiers.reward_functions import Response, Reward, judge, load_function
 from hardwon.verifiers.worker_pool import Reply, WorkerPool, verdict
 
@@ -106,8 +108,13 @@ class CustomVerifier:
         self.pool = WorkerPool(function, seconds=seconds, num_workers=workers, memory_bytes=None)
 
     def verify(self, pairs: Sequence[tuple[Problem, str]]) -> list[Verdict]:
+        """A function that names no answer votes for what stands in the box or after "Answer:"."""
         responses = [self.response(problem, text) for problem, text in pairs]
-        return self.judged([responses] if self.batched and responses else [[r] for r in responses])
+        found = self.judged([responses] if self.batched and responses else [[r] for r in responses])
+        return [
+            verdict if verdict.answer else replace(verdict, answer=shortened(final_answer(text) or "") or None)
+            for verdict, (_, text) in zip(found, pairs, strict=True)
+        ]
 
     def response(self, problem: Problem, text: str) -> Response:
         ids = tuple(self.encode(text)) if self.encode else None

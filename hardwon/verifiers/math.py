@@ -1,20 +1,31 @@
-r"""Mathematical answers: math-verify, and an exact second check of what it calls equal.
+r"""Mathematical answers: read exactly where they can be, and else judged by math-verify and a second check.
 
-math-verify 0.9 is the first judge, with its own time-outs off (they need signals, which a worker thread
-may not use): run `grade` in a WorkerPool. It is never asked with gold and answer swapped, because it is
-not symmetric. What it accepts is refuted by the first of these rules that applies:
+An answer and the gold answer are first put into one spelling (notation.py). Then the first of these decides:
+
+    text        equal text is equal
+    choice      a letter against `B`, `(B)`, `B. 12`: by the letter (words.py)
+    words       two answers of words: the same words, case and articles aside; never a formula
+    shape       numbers (exactly), units, lists, sets, pairs, intervals, matrices: element by element (values.py)
+    formula     what is left: math-verify, and a refutation of what it accepts
+
+Numbers are equal exactly: 0.333333 is not 1/3. A decimal gold answer of six places and five digits or more is
+a rounded number, though. A missing unit is forgiven, and so is a percent sign (9 and 9\% are one answer, and
+0.09 and 9\%); different units are not: 5 cm is not 5 m, 3 kJ is 3000 J.
+
+math-verify 0.9 runs with its own time-outs off (they need signals, which a worker thread may not use): run
+`grade` in a WorkerPool. It is never asked with gold and answer swapped, because it is not symmetric. What it
+accepts is refuted by the first of these rules that applies:
 
     length      an answer of more than 1000 characters (ours) that is not as long as the gold answer's
     words       text that math-verify drops must not hedge: `6 \text{ (not 7)}` is not 6
-    units       two known units or number bases must be the same: 5 cm is not 5 m, 17_8 is not 17_9
-                (a missing one is forgiven, and so is a percent sign: 9 and 9\% are one answer)
-    count       as many elements as the gold answer: `6 \text{ or } 6` and `[6,6]` are not 6
-    brackets    a set in braces is not a pair or an interval: \{1,2\} is not (1,2)
+    letters     A is not a, where they are variables
+    bases       two number bases must be the same: 17_8 is not 17_9 (a missing one is forgiven)
+    count       as many elements as the gold answer: \sqrt2, \sqrt2 is not \sqrt2
+    brackets    a set in braces is not a pair or an interval: \{a,b\} is not (a,b)
     statements  an equation between constants must hold: `5=6` is not 6
-    value       the same value exactly (exact.py): 0.333333 is not 1/3, and \sqrt{2}\cdot 10^{-20} is not
-                \sqrt{3}\cdot 10^{-20}; a decimal gold answer of six places or more is a rounded number
+    value       the same value exactly (exact.py): \sqrt{2}\cdot 10^{-20} is not \sqrt{3}\cdot 10^{-20}
 
-Equal text needs no judge. The exact check also rescues numbers that math-verify misses (6.0 for 6).
+The exact check also rescues numbers that math-verify misses.
 """
 
 from __future__ import annotations
@@ -30,7 +41,11 @@ from sympy import Basic, EmptySet, Eq, Float, Interval, MatrixBase, Set, Tuple, 
 from sympy.core.relational import Relational
 
 from hardwon.verifiers.answers import final_answer, gold_answer
-from hardwon.verifiers.exact import exactly_equal
+from hardwon.verifiers.exact import exactly_equal, fractions
+from hardwon.verifiers.notation import one_spelling, squeezed, without_scientific
+from hardwon.verifiers.units import split_unit
+from hardwon.verifiers.values import Bag, Leaf, Ordered, canonical, read, same
+from hardwon.verifiers.words import TEXT, choice_of, symbolic, words_of
 
 logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # "time-outs are off" is what we want
 
@@ -38,83 +53,132 @@ MAX_ANSWER_CHARACTERS = 1000
 INTEGER = re.compile(r"-?[0-9]{1,100}")  # most answers of most data sets; no need to ask anyone
 LATEX = [LatexExtractionConfig(boxed_match_priority=0)]
 
-UNITS = {
-    "mm": "millimeter millimetre",
-    "cm": "centimeter centimetre",
-    "m": "meter metre",
-    "km": "kilometer kilometre",
-    "in": "inch inche",
-    "ft": "foot feet",
-    "yd": "yard",
-    "mi": "mile",
-    "mg": "milligram",
-    "g": "gram",
-    "kg": "kilogram",
-    "lb": "pound",
-    "oz": "ounce",
-    "ml": "milliliter millilitre",
-    "l": "liter litre",
-    "s": "sec second",
-    "min": "minute",
-    "h": "hr hour",
-    "day": "",
-    "week": "",
-    "month": "",
-    "year": "yr",
-    "dollar": "usd",
-    "cent": "",
-    "euro": "eur",
-    "degree": "deg",
-    "radian": "rad",
-}
-UNIT_OF = {alias: unit for unit, aliases in UNITS.items() for alias in (unit, *aliases.split())}
+Grade = dict[str, Any]
+"""{"correct": bool, "message": why not, "answer": canonical form or None}"""
 
 
-def grade(gold: str, response: str) -> dict[str, Any]:
-    """Judge a response: {"correct": bool, "message": why not}. For a worker process; may be slow or hang."""
+def grade(gold: str, response: str) -> Grade:
+    """Judge a response. For a worker process; may be slow or hang."""
     answer = final_answer(response)
-    if answer is None:
-        return {"correct": False, "message": "no \\boxed{} and no 'Answer:' line"}
     if not answer:
-        return {"correct": False, "message": "the last box is empty or not closed"}
-    return grade_answer(gold_answer(gold), answer)
+        missing = "no \\boxed{} and no 'Answer:' line" if answer is None else "the last box is empty or not closed"
+        return {"correct": False, "message": missing, "answer": None}
+    found = grade_answer(gold_answer(gold), answer)
+    return {**found, "answer": canonical_answer(answer)}
 
 
-def grade_answer(gold: str, answer: str) -> dict[str, Any]:
+def grade_answer(gold: str, answer: str) -> Grade:
     if len(answer) > max(MAX_ANSWER_CHARACTERS, 2 * len(gold)):
         return {"correct": False, "message": f"an answer of {len(answer)} characters"}
-    gold, answer = tidy(gold), tidy(answer)
+    gold, answer = (symbolic(one_spelling(text)) for text in (gold, answer))
     if squeezed(gold) == squeezed(answer):
-        return {"correct": True}
+        return {"correct": True, "message": ""}
+    correct = equal(gold, answer)
+    if isinstance(correct, str):
+        return {"correct": False, "message": correct}
+    return {"correct": correct, "message": "" if correct else f"{answer!r:.100} is not {gold!r:.100}"}
+
+
+def equal(gold: str, answer: str) -> bool | str:
+    """Whether two answers in one_spelling are equal; where math-verify was refuted, a text that says why."""
     if INTEGER.fullmatch(gold) and INTEGER.fullmatch(answer):
-        same = int(gold) == int(answer)
-        return {"correct": same, "message": "" if same else f"{answer} is not {gold}"}
+        return int(gold) == int(answer)
+    for decide in (equal_choice, equal_words, equal_shape):
+        found = decide(gold, answer)
+        if found is not None:
+            return found
+    return equal_formula(gold, answer)
+
+
+def equal_choice(gold: str, answer: str) -> bool | str | None:
+    """By the letter, if both have one; by what follows it, if only one has. `B` against `x` is no choice."""
+    wanted, found = choice_of(gold), choice_of(answer)
+    if wanted and found:
+        if wanted[0] != found[0]:
+            return False
+        return equal(wanted[1], found[1]) if wanted[1] and found[1] and wanted[1] != found[1] else True
+    if wanted and wanted[1]:
+        return equal(wanted[1], answer)
+    if found and found[1]:
+        return equal(gold, found[1])
+    return None
+
+
+def equal_words(gold: str, answer: str) -> bool | None:
+    wanted, found = words_of(gold), words_of(answer)
+    if wanted is None or found is None:
+        return None
+    return wanted == found or ("and" in wanted and sorted(wanted) == sorted(found))
+
+
+def equal_shape(gold: str, answer: str) -> bool | str | None:
+    letters = bool(split_unit(gold)[1].dimensions) or bool(split_unit(answer)[1].dimensions)
+    reasons: list[str] = []
+
+    def judge(a: str, b: str) -> bool:
+        found = equal_text(a, b)
+        if isinstance(found, str):
+            reasons.append(found)
+        return found is True
+
+    found = same(read(gold, letters=letters), read(answer, letters=letters), judge)
+    return reasons[-1] if found is False and reasons else found
+
+
+def equal_text(gold: str, answer: str) -> bool | str:
+    """Two elements of which one is no number."""
+    for decide in (equal_choice, equal_words):
+        found = decide(gold, answer)
+        if found is not None:
+            return found
+    return equal_formula(gold, answer)
+
+
+def equal_formula(gold: str, answer: str) -> bool | str:
+    """What math-verify says; the reason as text where it says yes and is refuted."""
+    gold, answer = without_scientific(gold), without_scientific(answer)
     golds, answers = parsed(gold), parsed(answer)
     gold_value, answer_value = first_value(golds), first_value(answers)
     accepted = verify(golds, answers, timeout_seconds=None, allow_set_relation_comp=True)
     if not accepted and not equal_numbers(gold_value, answer_value):
-        return {"correct": False, "message": f"{answer!r:.100} is not {gold!r:.100}"}
-    refuted = refutation(gold, answer, gold_value, answer_value)
-    return {"correct": refuted is None, "message": refuted or ""}
+        return False
+    return refutation(gold, answer, gold_value, answer_value) or True
 
 
 def parses(gold: str) -> bool:
-    """Whether a gold answer is usable: it reads as mathematics, or as a word that math-verify compares."""
-    return first_value(parsed(tidy(gold_answer(gold)))) is not None
+    """Whether a gold answer is usable: words, a letter, a number, or what math-verify reads as mathematics."""
+    text = symbolic(one_spelling(gold_answer(gold)))
+    if not text:
+        return False
+    if choice_of(text) or words_of(text):
+        return True
+    value = read(text)
+    if isinstance(value, Leaf) and (value.number or value.infinite):
+        return True
+    return first_value(parsed(without_scientific(text))) is not None
 
 
-def tidy(text: str) -> str:
-    text = re.sub(r"(?<=\d)(?:\\[!,]|\{,\})\s*(?=\d)", "", text.strip())  # thin spaces of 1\,234 and 1{,}234
-    text = re.sub(r"\\[!,;: ]", " ", text)
-    if len(text) > 2 and text[0] == text[-1] == "$":
-        text = text.strip("$")
-    return text if text.endswith("..") else text.removesuffix(".").strip()
+def canonical_answer(answer: str) -> str:
+    r"""What a response votes for: one text for `1/2`, `0.5` and `\frac{1}{2}`, of 200 characters at most."""
+    text = symbolic(one_spelling(answer[: 20 * MAX_ANSWER_CHARACTERS]))
+    if len(text) > MAX_ANSWER_CHARACTERS:
+        return canonical(Leaf(text))
+    choice = choice_of(text)
+    if choice:
+        return choice[0]
+    words = words_of(text)
+    return canonical(Leaf(" ".join(words)) if words else read(text), formula=canonical_formula)
 
 
-def squeezed(text: str) -> str:
-    """Without spaces that mean nothing; one between digits does."""
-    text = re.sub(r"\\left(?![a-z])|\\right(?![a-z])", "", text).replace("\\dfrac", "\\frac")
-    return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text)
+def canonical_formula(text: str) -> str:
+    """sympy's text of a formula that it can read; sympy may take its time, so not of towers of powers."""
+    if text.count("^") > 3 or " " in text and words_of(text):
+        return squeezed(text)
+    value = first_value(parsed(without_scientific(text)))
+    try:
+        return squeezed(text) if value is None else str(fractions(value))
+    except (TypeError, ValueError, ArithmeticError, AttributeError, NotImplementedError, RecursionError):
+        return squeezed(text)
 
 
 def parsed(text: str) -> list[Any]:
@@ -140,8 +204,10 @@ def refutation(gold: str, answer: str, gold_value: Any, answer_value: Any) -> st
         return None  # accepted as equal text
     if hedges(answer) and not hedges(gold):
         return f"{answer!r} says more than an answer"
-    if different_units(gold, answer):
-        return f"{answer!r} is in another unit than {gold!r}"
+    if letters(gold) != letters(answer) and letters(gold.lower()) == letters(answer.lower()):
+        return f"{answer!r} and {gold!r} are in small and capital letters"
+    if len(bases(gold) | bases(answer)) > 1:
+        return f"{answer!r} is in another base than {gold!r}"
     if countable(gold_value) and countable(answer_value) and count(gold) != count(answer):
         return f"{answer!r} has {count(answer)} elements, {gold!r} has {count(gold)}"
     if {bracket_kind(gold), bracket_kind(answer)} == {"set", "ordered"}:
@@ -155,35 +221,19 @@ def refutation(gold: str, answer: str, gold_value: Any, answer_value: Any) -> st
     return None
 
 
-def text_parts(text: str) -> list[str]:
-    return re.findall(r"\\(?:text|textbf|mathrm|mbox)\s*\{([^{}]*)\}", text)
-
-
 def hedges(text: str) -> bool:
     """Text in the answer with another number, or a word that takes something back."""
-    parts = [part for part in text_parts(text) if not part.strip().isdigit()]
+    parts = [part for part in TEXT.findall(text) if not part.strip().isdigit()]
     return any(re.search(r"\d|\bnot\b|\bmaybe\b|\bbut\b", part, re.IGNORECASE) for part in parts)
 
 
-def units(text: str) -> set[str]:
-    """Units and number bases that the text names, by one name each."""
-    found = {f"base {base}" for base in re.findall(r"\d_\{?(\d+)", text)}
-    if "\\$" in text:
-        found.add("dollar")
-    words = re.findall(r"[a-z]+", " ".join(text_parts(text)).lower())
-    trailing = re.search(r"\d\s*([A-Za-z]{1,12})\s*(?:\^\s*\{?[23]\}?)?$", text)
-    if trailing and len(trailing.group(1)) > 1:  # a single letter is a variable
-        words.append(trailing.group(1).lower())
-    for word in words:
-        unit = UNIT_OF.get(word) or UNIT_OF.get(word.removesuffix("s"))
-        if unit:
-            found.add(unit)
-    return found
+def letters(text: str) -> set[str]:
+    """The variables: math-verify takes A for a."""
+    return set(re.findall("[A-Za-z]", re.sub(r"\\[A-Za-z]+", " ", TEXT.sub(" ", text))))
 
 
-def different_units(gold: str, answer: str) -> bool:
-    of_gold, of_answer = units(gold), units(answer)
-    return bool(of_gold and of_answer) and of_gold != of_answer
+def bases(text: str) -> set[str]:
+    return set(re.findall(r"\d_\{?(\d+)", text))
 
 
 def countable(value: Any) -> bool:
@@ -198,38 +248,20 @@ def countable(value: Any) -> bool:
     return not isinstance(value, Relational | And) or isinstance(value, Eq)
 
 
-def pieces(text: str) -> list[str]:
-    """Elements of a list as written, at the outermost level and after one pair of brackets is taken off."""
-    text = re.sub(r"\\left(?![a-z])|\\right(?![a-z])", "", text).strip()
-    text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)  # thousands
-    text = re.sub(r"\\(?:text|textbf|mathrm|mbox)\s*\{\s*,?\s*(?:or|and)\s*\}|\b(?:or|and)\b|;", ",", text)
-    if bracket_kind(text):
-        text = text.strip().removeprefix("\\").removesuffix("\\}")[1:].rstrip(")]")
-    depth, parts = 0, [""]
-    for character in text:
-        depth += (character in "{([") - (character in "})]")
-        if character == "," and depth <= 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [part for part in parts if part.strip()]
-
-
 def count(text: str) -> int:
-    return sum(2 if "\\pm" in piece or "±" in piece else 1 for piece in pieces(text))
+    """Elements as written."""
+    value = read(text)
+    return len(value.items) if isinstance(value, Bag | Ordered) else 1
 
 
 def bracket_kind(text: str) -> str | None:
     r""" "set" for \{...\}, "ordered" for (a,b) and [a,b], None for anything else such as (x+1)(x-1)."""
-    text = re.sub(r"\\left(?![a-z])|\\right(?![a-z])", "", text).strip()
-    if text.startswith("\\{") and text.endswith("\\}"):
-        return "set"
-    depth = 0
-    for index, character in enumerate(text):
-        depth += (character in "{([") - (character in "})]")
-        if depth == 0 and index < len(text) - 1:
-            return None
-    return "ordered" if text[:1] in {"(", "["} and "," in text else None
+    match read(text):
+        case Bag(braces=True):
+            return "set"
+        case Ordered(variable=""):
+            return "ordered"
+    return None
 
 
 def false_statement(value: Any) -> bool:
@@ -241,6 +273,5 @@ def false_statement(value: Any) -> bool:
 
 
 def percent_forgiven(gold: str, answer: str) -> bool:
-    percent = re.compile(r"\\?%|\\text\{\s*per\s*cent\s*\}")
-    without = [squeezed(percent.sub("", text)) for text in (gold, answer)]
+    without = [squeezed(re.sub(r"\\?%", "", text)) for text in (gold, answer)]
     return without[0] == without[1]

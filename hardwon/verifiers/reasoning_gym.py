@@ -20,6 +20,7 @@ from hardwon.verifiers.answers import last_tagged
 from hardwon.verifiers.expressions import exact_arithmetic
 from hardwon.verifiers.harmless import disarm
 from hardwon.verifiers.sandbox_inside import plain
+from hardwon.verifiers.values import canonical_text
 
 Entry = dict[str, Any]  # question, answer, metadata
 
@@ -57,6 +58,10 @@ def grade(name: str, config: str, entry: Entry, response: str) -> dict[str, Any]
     answer = last_tagged(response)
     if answer is None:
         return {"correct": False, "score": 0.0, "message": "no <answer>...</answer>"}
+    return {**grade_answer(name, config, entry, answer), "answer": canonical_text(answer)}
+
+
+def grade_answer(name: str, config: str, entry: Entry, answer: str) -> dict[str, Any]:
     scorer = dataset(name, config).score_answer
     try:
         score = float(scorer(answer=answer, entry=entry))

@@ -244,7 +244,7 @@ class _Batch:
 
 
 def verdict(reply: Reply) -> Verdict:
-    """The verdict for what a verifier returned: a bool, a grade, or a dict of correct, score, message.
+    """The verdict for what a verifier returned: a bool, a grade, or a dict of correct, score, message, answer.
 
     A grade is correct from 1 on, unless the dict says otherwise. A verifier that raises, returns anything
     else or NaN, or crashes twice is `error`. An answer whose check ran out of time, or of memory in a fresh
@@ -266,5 +266,10 @@ def verdict(reply: Reply) -> Verdict:
         correct = score >= 1
     if not isinstance(correct, bool):
         return Verdict("error", message=f"the verifier returned correct={correct!r:.200}, not a bool")
-    message = str(found.get("message", ""))
-    return Verdict("correct" if correct else "wrong", None if score is None else float(score), message)
+    answer = found.get("answer")
+    return Verdict(
+        "correct" if correct else "wrong",
+        None if score is None else float(score),
+        str(found.get("message", "")),
+        answer if isinstance(answer, str) and answer else None,
+    )
