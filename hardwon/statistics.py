@@ -185,6 +185,30 @@ def estimate(values_P: npt.ArrayLike, *, seed: int = 0, level: float = LEVEL) ->
     return Estimate(mean, low, high, len(values), level)
 
 
+def estimate_ratio(
+    parts_P: npt.ArrayLike, wholes_P: npt.ArrayLike, *, seed: int = 0, level: float = LEVEL
+) -> Estimate:
+    """Sum of parts over sum of wholes, 0 <= part <= whole; problems whose whole is 0 are left out.
+
+    The percentile bootstrap over problems. Where every problem has the same ratio it cannot see the spread,
+    and the interval is Wilson's with one trial a problem.
+    """
+    parts, wholes = _counts(parts_P, wholes_P)
+    parts, wholes = parts[wholes > 0], wholes[wholes > 0]
+    if not len(wholes):
+        return Estimate(np.nan, np.nan, np.nan, 0, level)
+    ratio = float(parts.sum() / wholes.sum())
+    if np.ptp(parts / wholes) == 0:
+        low, high = wilson_interval(ratio, len(wholes), level)
+    else:
+        # As in bootstrap_means, how often each distinct pair is drawn is all that matters.
+        distinct, counts = np.unique(np.stack([parts, wholes], axis=1), axis=0, return_counts=True)
+        rng = np.random.default_rng(seed)
+        drawn = rng.multinomial(len(wholes), counts / len(wholes), size=RESAMPLES) @ distinct
+        low, high = _percentiles(drawn[:, 0] / drawn[:, 1], level)
+    return Estimate(ratio, low, high, len(wholes), level)
+
+
 def _percentiles(draws: Floats, level: float) -> tuple[float, float]:
     low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)

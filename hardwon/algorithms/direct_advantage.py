@@ -219,7 +219,7 @@ def step_lines(entry: Collected, splitter: StepSplitter) -> list[dict[str, Any]]
 
 
 def step_texts(ids: Sequence[int], ends: Sequence[int], splitter: StepSplitter) -> list[str]:
-    """The text that each step adds: joined they are what was judged, also where a token is no text by itself."""
+    """The text that each step adds: joined they are the judged text, also where a token is none by itself."""
     texts = [cut_at_stop(decode_response(splitter.tokenizer, ids[:end]), splitter.stop) for end in ends]
     return [text[len(before) :] for before, text in zip(["", *texts[:-1]], texts, strict=True)]
 

@@ -169,9 +169,7 @@ def make_jobs(
             yield Job(request.prefix_ids, settings, request.written_ids)
 
 
-def sampling_settings(
-    sampling: Sampling, ending_ids: frozenset[int], seed: int, room: int
-) -> dict[str, Any]:
+def sampling_settings(sampling: Sampling, ending_ids: frozenset[int], seed: int, room: int) -> dict[str, Any]:
     """Settings by the names that SamplingParams and the server's API have in common.
 
     Every one that changes the distribution is given: otherwise a server takes some from the model's

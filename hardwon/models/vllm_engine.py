@@ -28,8 +28,8 @@ class LocalEngine:
     """An engine of its own weights beside the policy's; what is set in the environment stays as it is.
 
     On a GPU the engine's memory is given back after each call (vLLM's sleep mode, level 2), so that the
-    update has it, and the weights are copied again when it wakes. With `reads_text` it has the tokenizer, which
-    stop strings need.
+    update has it, and the weights are copied again when it wakes. With `reads_text` it has the tokenizer,
+    which stop strings need.
     """
 
     def __init__(

@@ -3,8 +3,8 @@ r"""Reasoning steps of a response, cut on its sampled token ids: text is never e
 A splitter cuts text into steps. Tokens need not end where steps do: a token such as `".\n\n4"` may hold
 the end of one step and the beginning of the next. Such a token belongs to the step that it ends, so the
 boundary moves to the token's end; two boundaries inside one token become one. Whatever the tokenizer, the
-steps of a response are its token ids in order, none lost and none twice. What a stop string adds to the text is
-the end of the last step, as an EOS is, and no step of its own.
+steps of a response are its token ids in order, none lost and none twice. The tokens of a stop string are the
+end of the last step, as an EOS is, and no step of their own.
 """
 
 from __future__ import annotations

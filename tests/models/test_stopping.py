@@ -28,14 +28,25 @@ def byte_level() -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, special_tokens=["<eos>"], show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, initial_alphabet=alphabet, special_tokens=["<eos>"], show_progress=False
+    )
     tokenizer.train_from_iterator(TEXTS, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>")
 
 
 def with_byte_fallback() -> PreTrainedTokenizerFast:
-    """As Llama 2 and Mistral: spaces are part of words, the first one is dropped, rare characters are bytes."""
-    words = ["<eos>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "▁Question", "Question", ":", "▁a", "a"]
+    """As Llama 2 and Mistral: spaces belong to words, the first one is dropped, rare characters are bytes."""
+    words = [
+        "<eos>",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+        "▁",
+        "▁Question",
+        "Question",
+        ":",
+        "▁a",
+        "a",
+    ]
     tokenizer = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, [], byte_fallback=True))
     tokenizer.add_special_tokens(["<eos>"])
     tokenizer.decoder = decoders.Sequence(
@@ -60,7 +71,11 @@ def test_the_end_is_where_the_text_first_holds_a_stop_string(name):
     rng = np.random.default_rng(0)
     choices = [["\n\n", "Question:"], ["a "], ["€"], ["ü\n", " a"], ["0=", "-"], [":\n"]]
     likely = {i for text in "€ü\n: aQ" for i in tokenizer(text, add_special_tokens=False)["input_ids"]}
-    likely |= {tokenizer.convert_tokens_to_ids(t) for t in ("▁", "▁a", "▁Question", "Question") if t in tokenizer.vocab}
+    likely |= {
+        tokenizer.convert_tokens_to_ids(t)
+        for t in ("▁", "▁a", "▁Question", "Question")
+        if t in tokenizer.vocab
+    }
     pool = [*sorted(likely), *range(len(tokenizer))]
     weights = np.array([5.0] * len(likely) + [20.0 / len(tokenizer)] * len(tokenizer))
     found = 0
@@ -129,12 +144,13 @@ def test_a_stopped_response_is_the_beginning_of_the_one_without_stop():
 def test_a_stop_string_that_begins_in_the_prefix_ends_at_the_same_token():
     """From any state of a stopped response its rest is found to end where the whole did."""
     policy = make_policy()
-    generator, sampling = HFGenerator(policy), Sampling(30, temperature=0.0, stop=("8d", "+4", "3h", "0.", "=="))
+    generator, sampling = (
+        HFGenerator(policy),
+        Sampling(30, temperature=0.0, stop=("8d", "+4", "3h", "0.", "==")),
+    )
     for prefix in [(1, i) for i in range(6, 31)]:
         ((whole,),) = generator.generate([Request(prefix, (0,))], sampling)
-        states = [
-            Request(prefix + tuple(whole.ids[:n].tolist()), (0,), n) for n in range(1, len(whole.ids))
-        ]
+        states = [Request(prefix + tuple(whole.ids[:n].tolist()), (0,), n) for n in range(1, len(whole.ids))]
         for n, (rest,) in enumerate(generator.generate(states, sampling), 1):
             assert rest.ids[: len(whole.ids) - n].tolist() == whole.ids[n:].tolist()
             assert rest.finished or not whole.finished
@@ -169,9 +185,13 @@ class LikeVLLM:
     def complete(self, job: Job) -> Completion:
         settings = job.settings
         sampling = Sampling(settings["max_tokens"], settings["temperature"])
-        ((sample,),) = HFGenerator(self.policy).generate([Request(job.prefix_ids, (settings["seed"],))], sampling)
+        ((sample,),) = HFGenerator(self.policy).generate(
+            [Request(job.prefix_ids, (settings["seed"],))], sampling
+        )
         ids = sample.ids.tolist()
-        ends = [first_end(self.policy.tokenizer, ids, [*settings["stop"], *([self.early] * bool(self.early))])]
+        ends = [
+            first_end(self.policy.tokenizer, ids, [*settings["stop"], *([self.early] * bool(self.early))])
+        ]
         ends += [n for n, i in enumerate(ids, 1) if i in settings["stop_token_ids"]]
         end = min((n for n in ends if n), default=None)
         return Completion(ids[:end], sample.log_probs[:end].tolist())
