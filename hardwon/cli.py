@@ -135,10 +135,10 @@ def print_settings(resolved: Any, path: Path) -> None:
 
 def finish(path: Path, model: Path) -> None:
     """Write the report and say what changed and where everything lies."""
-    from hardwon.report import before_after, write_report
+    from hardwon.report import before_after, form_before_after, write_report
 
     report = write_report([path])
-    console.print(before_after(path))
+    console.print(before_after(path), form_before_after(path), sep="\n\n")
     console.print(f"model    {model}\nreport   {report}\nplots    {report.parent / 'plots'}", highlight=False)
 
 
@@ -160,11 +160,14 @@ def evaluate(
 def compare(
     a: Annotated[str, typer.Argument(help="evaluation files or run directories, separated by commas")],
     b: Annotated[str, typer.Argument(help="the same for the other side; several are seeds of one recipe")],
+    allow_different_sampling: Annotated[
+        bool, typer.Option("--allow-different-sampling", help="compare, and say what differs")
+    ] = False,
 ) -> None:
     """B minus A over the same problems: difference, 95 % interval and p-value."""
     from hardwon.commands import compare_command
 
-    compare_command(a.split(","), b.split(","), console)
+    compare_command(a.split(","), b.split(","), console, allow_different_sampling=allow_different_sampling)
 
 
 @app.command()

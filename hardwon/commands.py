@@ -15,12 +15,14 @@ from hardwon.check import check
 from hardwon.checkpoints import write_atomic
 from hardwon.config import build, parse_words, read_yaml
 from hardwon.cost import Assumptions
+from hardwon.data import Sampling
 from hardwon.evaluate import (
     Evaluation,
     compare_seeds,
     evaluate_both,
     load_evaluation,
     report_ks,
+    sampling_differences,
     stored_evaluations,
 )
 from hardwon.hardware import Hardware
@@ -30,6 +32,12 @@ from hardwon.plan_tables import print_plan
 from hardwon.records import CONFIG, read_config
 from hardwon.workbench import SharedSettings, open_workbench
 
+FORM_ROWS = {
+    "answered": "with an answer in the wanted form",
+    "boxed": "with a box",
+    "truncated": "cut by the length limit",
+    "accuracy_if_answered": "correct, of those with an answer",
+}
 MARKS = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "error": "[red]error[/]"}
 
 
@@ -72,24 +80,42 @@ def evaluation_table(title: str, evaluations: Mapping[str, Evaluation]) -> Table
     for column in ("measure", "estimate", "95 % interval"):
         table.add_column(column, justify="left" if column == "measure" else "right")
     k = sampled.num_samples
-    rows = {f"mean@{k}, temperature {sampled.sampling.temperature:g}": sampled.mean_at_k()}
+    rows = {f"mean@{k}, {sampling_words(sampled.sampling)}": sampled.mean_at_k()}
     rows |= {f"pass@{n}": sampled.pass_at_k(n) for n in report_ks(sampled) if n > 1}
     if k > 2:
         rows[f"majority@{k}"] = sampled.majority_at_k(k)
     rows["greedy"] = greedy.mean_at_k()
     for name, value in rows.items():
         table.add_row(name, f"{value.value:.3f}", f"{value.low:.3f} to {value.high:.3f}")
-    notes = f"{sampled.mean_length():.1f} tokens a response, {sampled.frac_truncated():.1%} cut by the limit"
+    table.add_section()
+    for name, value in sampled.form().items():
+        table.add_row(FORM_ROWS[name], f"{value.value:.3f}", f"{value.low:.3f} to {value.high:.3f}")
+    notes = f"{sampled.mean_length():.1f} tokens a response"
     if sampled.num_errors:
         notes += f", {sampled.num_errors} verifier errors left out"
     table.caption = notes
     return table
 
 
-def compare_command(a: Sequence[str], b: Sequence[str], console: Console) -> None:
+def sampling_words(sampling: Sampling) -> str:
+    """How tokens were drawn, without the filters that are off.
+
+    >>> sampling_words(Sampling(100, temperature=0.6, top_p=0.95))
+    'temperature 0.6, top_p 0.95'
+    """
+    words = [f"temperature {sampling.temperature:g}"]
+    words += [f"top_p {sampling.top_p:g}"] * (sampling.top_p < 1)
+    return ", ".join(words + [f"top_k {sampling.top_k}"] * (sampling.top_k > 0))
+
+
+def compare_command(
+    a: Sequence[str], b: Sequence[str], console: Console, *, allow_different_sampling: bool = False
+) -> None:
     """Print B minus A; several files or runs a side are seeds of one recipe."""
     sides = [[evaluation_of(source) for source in side] for side in (a, b)]
-    result = compare_seeds(*sides)
+    result = compare_seeds(*sides, allow_different_sampling=allow_different_sampling)
+    if differences := sampling_differences([*sides[0], *sides[1]]):
+        console.print(f"The evaluations sampled differently: {differences}.", style="yellow", highlight=False)
     table = Table(title=f"{', '.join(b)} minus {', '.join(a)}: {result.num_problems} problems")
     for column in ("mean A", "mean B", "difference", "95 % interval", "p-value"):
         table.add_column(column, justify="right")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -64,6 +64,9 @@ class SamplingSettings(Settings):
     temperature: float = Field(1.0, gt=0)
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int = Field(0, ge=0, description="0: off")
+    stop: list[Annotated[str, Field(min_length=1)]] = Field(
+        default_factory=list, description="a response ends with the token that completes one of these strings"
+    )
 
 
 class OptimizerSettings(Settings):
@@ -91,7 +94,13 @@ class RunSettings(Settings):
 class EvaluationSettings(Settings):
     eval_every: int = Field(50, ge=0, description="iterations; 0: only before and after (ours)")
     eval_problems: int = Field(500, gt=0, description="held-out problems (ours)")
-    eval_samples: int = Field(4, gt=0, description="responses a problem, sampled as in training (ours)")
+    eval_samples: int = Field(4, gt=0, description="responses a problem, beside a greedy one (ours)")
+    eval_temperature: float | None = Field(
+        None, gt=0, description="of sampled evaluations and validations; this and the next: null, as training"
+    )
+    eval_top_p: float | None = Field(None, gt=0, le=1)
+    eval_top_k: int | None = Field(None, ge=0)
+    eval_max_new_tokens: int | None = Field(None, gt=0, description="also of greedy evaluations")
 
 
 def parse_words(words: Sequence[str]) -> dict[str, Any]:

@@ -356,7 +356,8 @@ def _evaluation(work: Workload, every: int) -> Stage:
     draw = partial(draw_lengths, generator, mean=work.response_tokens, spread=work.assumed.length_spread)
     seconds = 0.0
     for samples in (config.eval_samples, 1):
-        lengths = draw(config.eval_problems * samples, most=config.max_new_tokens)
+        most = config.eval_sampling.max_new_tokens
+        lengths = draw(config.eval_problems * samples, most=most)
         seconds += work.sample_seconds(lengths, work.prompt_tokens, samples)
     seconds += work.verify_seconds(config.eval_problems * (config.eval_samples + 1))
     return Stage(

@@ -50,27 +50,40 @@ class State:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn; scoring applies the same. `temperature` 0 is greedy, `top_k` 0 is off."""
+    """How tokens are drawn; scoring applies the same. `temperature` 0 is greedy, `top_k` 0 is off.
+
+    A response ends with the token that completes a `stop` string (see `hardwon.models.stopping`).
+    """
 
     max_new_tokens: int
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    stop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Request:
-    """One prefix (prompt and any response tokens so far) and one 64-bit seed for each wanted sample."""
+    """One prefix (prompt and any response tokens so far) and one 64-bit seed for each wanted sample.
+
+    The last `num_written` tokens of the prefix are the response's: a stop string may begin in them.
+    """
 
     prefix_ids: tuple[int, ...]
     seeds: tuple[int, ...]
+    num_written: int = 0
+
+    @property
+    def written_ids(self) -> tuple[int, ...]:
+        return self.prefix_ids[len(self.prefix_ids) - self.num_written :]
 
 
 @dataclass(frozen=True)
 class Sample:
     """Sampled token ids, with each token's log-prob under the sampling distribution.
 
-    `ids` ends with the end-of-sequence token if `finished`; otherwise the length limit cut it.
+    `ids` ends with the end-of-sequence token, or the one that completes a stop string, if `finished`;
+    otherwise the length limit cut it.
     """
 
     ids: np.ndarray  # int64 (T,)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from hardwon.data import Group, Problem
+from hardwon.form import is_answered
 
 # Prompts a round, in batches: the generation batch of dapo's public recipe is three training batches.
 MAX_ROUND_BATCHES = 3
@@ -182,8 +183,11 @@ class DynamicSampler:
         rounds: int,
         num_carried: int,
     ) -> dict[str, float]:
-        """Counts of groups; all correct and all wrong are of those sampled now, dropped or not."""
+        """Counts of groups, all correct and all wrong of those sampled now, and of responses sampled now."""
+        judged = [r for g in sampled for r in g.judged]
         return {
+            "dynamic_sampling/judged": len(judged),
+            "dynamic_sampling/answered": sum(map(is_answered, judged)),
             "dynamic_sampling/rounds": rounds,
             "dynamic_sampling/kept": len(used),
             "dynamic_sampling/dropped": len(dropped),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ import numpy as np
 
 from hardwon.checkpoints import numbered
 from hardwon.data import Group, Outcome, Problem, Sampling, State
+from hardwon.form import is_answered, is_boxed
 from hardwon.records import prompt_text
 from hardwon.rollouts import Sampler, sample_groups
 from hardwon.statistics import (
@@ -27,6 +28,7 @@ from hardwon.statistics import (
     compare_recipes,
     count_votes,
     estimate,
+    estimate_ratio,
     majority_at_k,
     mean_at_k,
     pass_at_k,
@@ -54,6 +56,8 @@ class Evaluation:
     answers: tuple[tuple[str, ...], ...]  # as the verifier read them; "" where a response has none
     lengths: tuple[tuple[int, ...], ...]
     truncated: tuple[tuple[bool, ...], ...]
+    answered: tuple[tuple[bool, ...], ...]  # has an answer in the wanted form
+    boxed: tuple[tuple[bool, ...], ...]
 
     @property
     def num_samples(self) -> int:
@@ -98,6 +102,27 @@ class Evaluation:
                 rows[f"majority@{k}"] = self.majority_at_k(k)
         return rows
 
+    def form_values(self) -> dict[str, np.ndarray]:
+        """Shares of each problem's judged responses: "answered", "boxed" and "truncated"; NaN without any."""
+        return {
+            name: mean_at_k(self._count_judged(getattr(self, name)), self.num_judged_P)
+            for name in ("answered", "boxed", "truncated")
+        }
+
+    def form(self) -> dict[str, Estimate]:
+        """What the responses have of the wanted form, and how right those with an answer are.
+
+        mean@1 is about "answered" times "accuracy_if_answered": the first is form, the second reasoning.
+        """
+        shares = {name: estimate(values_P) for name, values_P in self.form_values().items()}
+        answered_P = self._count_judged(self.answered)
+        return shares | {"accuracy_if_answered": estimate_ratio(self.num_correct_P, answered_P)}
+
+    def _count_judged(self, rows: Sequence[Sequence[bool]]) -> np.ndarray:
+        """Responses a problem that were judged and have this."""
+        pairs = zip(rows, self.outcomes, strict=True)
+        return np.array([sum(has and o != "error" for has, o in zip(*pair, strict=True)) for pair in pairs])
+
     def mean_length(self) -> float:
         """Tokens a response."""
         return float(np.mean([n for row in self.lengths for n in row]))
@@ -109,18 +134,19 @@ class Evaluation:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Evaluation:
+    def from_dict(cls, stored: Mapping[str, Any]) -> Evaluation:
         """The reverse of `to_dict`, also after a round trip through JSON."""
         rows = {
-            name: tuple(tuple(row) for row in fields[name])
-            for name in ("outcomes", "answers", "lengths", "truncated")
+            name: tuple(tuple(row) for row in stored[name])
+            for name in ("outcomes", "answers", "lengths", "truncated", "answered", "boxed")
         }
+        sampling = {**stored["sampling"], "stop": tuple(stored["sampling"]["stop"])}
         return cls(
             **{
-                **fields,
+                **stored,
                 **rows,
-                "sampling": Sampling(**fields["sampling"]),
-                "problem_ids": tuple(fields["problem_ids"]),
+                "sampling": Sampling(**sampling),
+                "problem_ids": tuple(stored["problem_ids"]),
             }
         )
 
@@ -161,10 +187,11 @@ def evaluate(
 
 
 def evaluate_both(bench: Workbench, config: SharedSettings) -> dict[str, Evaluation]:
-    """The held-out problems "sampled" as in training, and "greedy" with one response each."""
+    """The held-out problems "sampled" as the settings say, and "greedy" with one response each."""
+    sampling = config.eval_sampling
     kinds = {
-        "sampled": (config.sampling, config.eval_samples),
-        "greedy": (Sampling(config.sampling.max_new_tokens, temperature=0.0), 1),
+        "sampled": (sampling, config.eval_samples),
+        "greedy": (replace(sampling, temperature=0.0, top_p=1.0, top_k=0), 1),
     }
     return {
         name: evaluate(bench.sampler, bench.held_out, sampling=sampling, num_samples=number)
@@ -184,6 +211,8 @@ def evaluation_of(groups: Sequence[Group], *, task: str, sampling: Sampling, see
         answers=tuple(tuple(r.verdict.answer or "" for r in group.rollouts) for group in groups),
         lengths=tuple(tuple(r.length for r in group.rollouts) for group in groups),
         truncated=tuple(tuple(r.truncated for r in group.rollouts) for group in groups),
+        answered=tuple(tuple(is_answered(r) for r in group.rollouts) for group in groups),
+        boxed=tuple(tuple(is_boxed(r) for r in group.rollouts) for group in groups),
     )
 
 
@@ -210,10 +239,18 @@ def evaluate_and_record(
     return evaluation_metrics(evaluations["sampled"], evaluations["greedy"])
 
 
+FORM_METRICS = {
+    "answered": "frac_answered",
+    "boxed": "frac_boxed",
+    "accuracy_if_answered": "accuracy_if_answered",
+}
+
+
 def evaluation_metrics(sampled: Evaluation, greedy: Evaluation) -> dict[str, float]:
     """What metrics.jsonl keeps of an evaluation. mean@1 is estimated from all samples of a problem."""
     metrics: dict[str, float] = {}
-    estimates = sampled.summary() | {"greedy": greedy.mean_at_k()}
+    form = {FORM_METRICS[name]: share for name, share in sampled.form().items() if name in FORM_METRICS}
+    estimates = sampled.summary() | {"greedy": greedy.mean_at_k()} | form
     for name, result in estimates.items():
         metrics |= {
             f"eval/{name}": result.value,
@@ -230,25 +267,30 @@ def evaluation_metrics(sampled: Evaluation, greedy: Evaluation) -> dict[str, flo
 # ------------------------------------------------------------------------------------------- compare
 
 
-def compare(a: Evaluation, b: Evaluation) -> Comparison:
-    """B minus A in mean@k, paired over the same problems. Raises ValueError if they are not the same."""
-    check_same_problems([a, b])
+def compare(a: Evaluation, b: Evaluation, *, allow_different_sampling: bool = False) -> Comparison:
+    """B minus A in mean@k, paired over the same problems.
+
+    Raises ValueError if the problems are not the same, or sampled differently and that is not allowed.
+    """
+    check_same_problems([a, b], allow_different_sampling)
     return compare_paired(*(mean_at_k(e.num_correct_P, e.num_judged_P) for e in (a, b)))
 
 
-def compare_seeds(a: Sequence[Evaluation], b: Sequence[Evaluation]) -> Comparison:
+def compare_seeds(
+    a: Sequence[Evaluation], b: Sequence[Evaluation], *, allow_different_sampling: bool = False
+) -> Comparison:
     """B minus A in mean@k for two recipes, each an evaluation for every seed that was trained.
 
     With one of each it is `compare`, which tells nothing about the luck of seeds.
     """
     if len(a) == len(b) == 1:
-        return compare(a[0], b[0])
-    check_same_problems([*a, *b])
+        return compare(a[0], b[0], allow_different_sampling=allow_different_sampling)
+    check_same_problems([*a, *b], allow_different_sampling)
     a_SP, b_SP = (np.stack([mean_at_k(e.num_correct_P, e.num_judged_P) for e in side]) for side in (a, b))
     return compare_recipes(a_SP, b_SP)
 
 
-def check_same_problems(evaluations: Sequence[Evaluation]) -> None:
+def check_same_problems(evaluations: Sequence[Evaluation], allow_different_sampling: bool = False) -> None:
     """ValueError, saying what differs, unless all evaluations are of the same problems in the same way."""
     first = evaluations[0]
     for other in evaluations[1:]:
@@ -263,10 +305,28 @@ def check_same_problems(evaluations: Sequence[Evaluation]) -> None:
             )
         if first.fingerprint != other.fingerprint:
             raise ValueError("the problems have the same ids but other prompts or answers")
-        if (first.sampling.temperature == 0) != (other.sampling.temperature == 0):
-            raise ValueError("one evaluation is greedy and the other sampled: compare like with like")
-        if first.sampling != other.sampling:
-            raise ValueError(f"evaluations sampled in two ways: {first.sampling} and {other.sampling}")
+    differences = sampling_differences(evaluations)
+    if differences and not allow_different_sampling:
+        greedy = len({evaluation.sampling.temperature == 0 for evaluation in evaluations}) > 1
+        how = (
+            "one evaluation is greedy and the other sampled"
+            if greedy
+            else "the evaluations sampled differently"
+        )
+        raise ValueError(f"{how} ({differences}): compare like with like, or say --allow-different-sampling")
+
+
+def sampling_differences(evaluations: Sequence[Evaluation]) -> str:
+    """What differs in how the evaluations sampled, as `temperature 1.0 and 0.6`; empty if nothing does."""
+    found = {
+        field.name: list(dict.fromkeys(getattr(e.sampling, field.name) for e in evaluations))
+        for field in fields(Sampling)
+    }
+    return ", ".join(
+        f"{name} {' and '.join(str(value) for value in values)}"
+        for name, values in found.items()
+        if len(values) > 1
+    )
 
 
 def stored_evaluations(run_path: str | Path, name: str) -> dict[int, Path]:

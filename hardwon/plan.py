@@ -82,16 +82,17 @@ def offline_shape(model: str, models: Path | None) -> memory.Shape:
 
 
 def check_lengths(config: SharedSettings, shape: memory.Shape) -> Iterator[Finding]:
-    longest = config.max_prompt_tokens + config.max_new_tokens
+    longest = config.max_prompt_tokens + config.longest_response
+    name = "max_new_tokens" if config.longest_response == config.max_new_tokens else "eval_max_new_tokens"
     text = (
-        f"max_prompt_tokens={config.max_prompt_tokens} and max_new_tokens={config.max_new_tokens} make "
+        f"max_prompt_tokens={config.max_prompt_tokens} and {name}={config.longest_response} make "
         f"{longest} of the model's {shape.context}"
     )
     if longest <= shape.context:
         yield Finding("ok", "lengths", text)
     else:
         yield Finding(
-            "error", "lengths", f"{text}: lower max_new_tokens to {shape.context - config.max_prompt_tokens}"
+            "error", "lengths", f"{text}: lower {name} to {shape.context - config.max_prompt_tokens}"
         )
 
 

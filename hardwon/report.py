@@ -24,10 +24,16 @@ from hardwon.checkpoints import write_atomic
 from hardwon.evaluate import Evaluation, compare, load_evaluation, stored_evaluations
 from hardwon.plots import Curves
 from hardwon.records import read_config, read_metrics, read_rollouts, rollout_iterations, visible
-from hardwon.statistics import Comparison, Estimate
+from hardwon.statistics import Comparison, Estimate, compare_paired
 
 LONGEST_TEXT = 4000  # characters of a response on the page
 KINDS = ("sampled", "greedy")
+FORM_ROWS = {
+    "answered": "answered",
+    "boxed": "boxed",
+    "truncated": "cut off",
+    "accuracy_if_answered": "if answered",
+}
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,7 @@ def write_report(run_paths: Sequence[str | Path], output: str | Path | None = No
         runs=runs,
         colors=[plots.COLORS[i % len(plots.COLORS)] for i in range(len(runs))],
         changes=[changes(run) for run in runs],
+        forms=[form_changes(run) for run in runs],
         figures=[(name, title, Markup(svg)) for name, (title, svg) in drawn.items()],
         examples=[examples(run.path) for run in runs],
         settings=settings_table([run.config for run in runs]),
@@ -194,21 +201,54 @@ def changes(run: RunData) -> list[Change]:
     return rows
 
 
+def form_changes(run: RunData) -> list[Change]:
+    """What training changed in the form of sampled responses, and in how right those with an answer are."""
+    before, after = run.first.get("sampled"), run.last.get("sampled")
+    if before is None or after is None or before is after:
+        return []
+    shares, forms = (before.form_values(), after.form_values()), (before.form(), after.form())
+    return [
+        Change(
+            title,
+            forms[0][name],
+            forms[1][name],
+            paired(shares[0][name], shares[1][name]) if name in shares[0] else None,
+        )
+        for name, title in FORM_ROWS.items()
+    ]
+
+
+def paired(before_P: np.ndarray, after_P: np.ndarray) -> Comparison | None:
+    """The paired comparison, or None where no problem was judged in both."""
+    both = ~np.isnan(before_P) & ~np.isnan(after_P)
+    return compare_paired(before_P, after_P) if both.any() else None
+
+
 def before_after(run_path: str | Path) -> Table:
     """The before/after table for the terminal, in per cent; it fits 80 columns."""
     run = load_run(run_path)
     problems = next((len(e.problem_ids) for e in run.last.values()), 0)
     title = f"{problems} held-out problems, per cent correct with 95 % intervals"
+    return _change_table(title, changes(run), ("", "before", "after", "difference", "p"))
+
+
+def form_before_after(run_path: str | Path) -> Table:
+    """The same of the form of sampled responses; without p-values, so that it fits as well."""
+    title = "form of the sampled responses, per cent with 95 % intervals"
+    return _change_table(title, form_changes(load_run(run_path)), ("", "before", "after", "difference"))
+
+
+def _change_table(title: str, rows: Sequence[Change], columns: Sequence[str]) -> Table:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("", "before", "after", "difference", "p"):
+    for column in columns:
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
-    for row in changes(run):
+    for row in rows:
         cells = [_cell(row.before), _cell(row.after)]
         if row.comparison is not None:
             c = row.comparison
             interval = f"\\[{100 * c.low:+.1f}, {100 * c.high:+.1f}]"
             cells += [f"[bold]{100 * c.difference:+.1f}[/] {interval}", f"{c.p_value:.2g}"]
-        table.add_row(row.measure, *cells)
+        table.add_row(row.measure, *cells[: len(columns) - 1])
     return table
 
 

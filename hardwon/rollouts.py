@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from hardwon.data import Group, Problem, Request, Rollout, Sample, Sampling, State, Verdict
 from hardwon.models.parallel import divided
+from hardwon.models.stopping import cut_at_stop
 from hardwon.models.tokens import decode_response
 
 if TYPE_CHECKING:
@@ -75,12 +76,13 @@ def _sample_groups(
         Request(
             prompt_ids + state.prefix_ids,
             tuple(rollout_seed(sampler.seed, iteration, state, i) for i in range(num_samples)),
+            len(state.prefix_ids),
         )
         for prompt_ids, state in zip(prompts, states, strict=True)
     ]
     samples = sampler.generator.generate(requests, sampling)
     texts = [
-        [decode_response(sampler.tokenizer, (*state.prefix_ids, *sample.ids.tolist())) for sample in group]
+        [text_of(sampler, sampling, (*state.prefix_ids, *sample.ids.tolist())) for sample in group]
         for state, group in zip(states, samples, strict=True)
     ]
     verdicts = iter(
@@ -100,6 +102,11 @@ def _sample_groups(
         )
         for state, prompt_ids, group, group_texts in zip(states, prompts, samples, texts, strict=True)
     ]
+
+
+def text_of(sampler: Sampler, sampling: Sampling, ids: Sequence[int]) -> str:
+    """What a response says: its text without special tokens, up to a stop string."""
+    return cut_at_stop(decode_response(sampler.tokenizer, ids), sampling.stop)
 
 
 def _rollout(sample: Sample, text: str, verdict: Verdict, prefix_length: int, reward: Reward) -> Rollout:

@@ -203,6 +203,24 @@ def effective_problems(values_P: Floats) -> float:
     return num_problems * (telling + 1) / (share * telling + 1)
 
 
+def estimate_ratio(parts_P: npt.ArrayLike, wholes_P: npt.ArrayLike, *, level: float = LEVEL) -> Estimate:
+    """Sum of parts over sum of wholes, 0 <= part <= whole; problems whose whole is 0 are left out.
+
+    Wilson's interval for as many trials as have the variance of the ratio, which is that of its linear part
+    over problems: at most one trial for each unit of the wholes.
+    """
+    parts, wholes = _counts(parts_P, wholes_P)
+    parts, wholes = parts[wholes > 0], wholes[wholes > 0]
+    if not len(wholes):
+        return Estimate(float("nan"), float("nan"), float("nan"), 0, level)
+    ratio, num_problems, most = float(parts.sum() / wholes.sum()), len(wholes), float(wholes.sum())
+    linear_P = (parts - ratio * wholes) / wholes.mean()
+    variance = float(linear_P.var(ddof=1)) / num_problems if num_problems > 1 else 0.0
+    trials = min(most, ratio * (1 - ratio) / variance) if variance > 1e-12 else float(num_problems)
+    low, high = wilson_interval(ratio, trials, level)
+    return Estimate(ratio, low, high, num_problems, level)
+
+
 # ------------------------------------------------------------------------------- Student's distribution
 
 

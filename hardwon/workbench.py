@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +26,19 @@ class SharedSettings(ModelSettings, TaskSettings, SamplingSettings, RunSettings,
 
     @property
     def sampling(self) -> Sampling:
-        return Sampling(self.max_new_tokens, self.temperature, self.top_p, self.top_k)
+        return Sampling(self.max_new_tokens, self.temperature, self.top_p, self.top_k, tuple(self.stop))
+
+    @property
+    def eval_sampling(self) -> Sampling:
+        """As in training where no `eval_` setting says otherwise."""
+        names = ("max_new_tokens", "temperature", "top_p", "top_k")
+        given = {name: getattr(self, f"eval_{name}") for name in names}
+        return replace(self.sampling, **{name: value for name, value in given.items() if value is not None})
+
+    @property
+    def longest_response(self) -> int:
+        """Tokens of a response in training or evaluation, at most."""
+        return max(self.max_new_tokens, self.eval_max_new_tokens or 0)
 
 
 @dataclass(frozen=True)
@@ -74,7 +86,7 @@ def open_workbench(
         chat_template=config.chat_template,
         system_prompt=config.system_prompt,
         max_prompt_tokens=config.max_prompt_tokens,
-        max_new_tokens=config.max_new_tokens,
+        max_new_tokens=config.longest_response,
     )
     # A problem comes back in every epoch and every evaluation; its template is rendered once.
     prompts: dict[tuple[str, str], tuple[int, ...]] = {}
@@ -99,7 +111,8 @@ def open_generator(config: SharedSettings, policy: Policy) -> Generator:
         policy,
         server=config.vllm_server,
         # A prefix is a prompt and at most one response's worth of steps; a response follows.
-        max_length=config.max_prompt_tokens + 2 * config.max_new_tokens,
+        max_length=config.max_prompt_tokens + max(2 * config.max_new_tokens, config.longest_response),
+        reads_text=bool(config.stop),
         gpu_memory_utilization=config.vllm_gpu_memory,
     )
 
@@ -141,8 +154,8 @@ def encode_checked(
     if len(ids) + max_new_tokens > policy.context_length:
         raise ValueError(
             f"problem {problem.id}: {len(ids)} prompt tokens and max_new_tokens={max_new_tokens} do not "
-            f"fit the model's context of {policy.context_length}; the largest max_new_tokens for it is "
-            f"{policy.context_length - len(ids)}"
+            f"fit the model's context of {policy.context_length}; the largest max_new_tokens and "
+            f"eval_max_new_tokens for it is {policy.context_length - len(ids)}"
         )
     return ids
 

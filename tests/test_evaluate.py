@@ -119,7 +119,7 @@ def test_responses_vote_by_the_answer_that_the_verifier_read():
 
 def test_metrics_of_training_and_what_is_stored(tmp_path):
     bench = SimpleNamespace(sampler=make_sampler(), held_out=PROBLEMS)
-    config = SimpleNamespace(sampling=SAMPLED, eval_samples=4)
+    config = SimpleNamespace(eval_sampling=SAMPLED, eval_samples=4)
     with Run.create(tmp_path / "run", {"seed": 0}) as run:
         metrics = evaluate_and_record(bench, run, config, 7)
     assert metrics["eval/mean@1"] == pytest.approx(19 / 36)
@@ -167,9 +167,7 @@ def test_comparison_refuses_what_is_not_alike():
 def test_summary_has_powers_of_two_and_the_number_of_samples():
     def names(k, outcome="wrong"):
         row = ((outcome,) * k,)
-        return list(
-            Evaluation("t", SAMPLED, 0, ("a",), "", row, (("",) * k,), ((1,),), ((False,),)).summary()
-        )
+        return list(Evaluation("t", SAMPLED, 0, ("a",), "", row, (("",) * k,), *(((False,),) * 4)).summary())
 
     assert names(1) == ["mean@1"]
     assert names(6) == ["mean@1", "pass@2", "pass@4", "majority@4", "pass@6", "majority@6"]

@@ -11,7 +11,7 @@ ROOT = Path(hardwon.__file__).parent
 
 # A module or package and its layer. Inside one package the modules may use one another.
 LAYERS = {
-    "functional": 1, "data": 1, "statistics": 1, "config": 1, "json_lines": 3,
+    "functional": 1, "data": 1, "statistics": 1, "config": 1, "form": 2, "json_lines": 3,
     "verifiers": 2, "tasks": 3, "models": 2, "checkpoints": 2, "records": 3, "progress": 2, "scoring": 4,
     "run": 4, "rollouts": 4, "optimization": 3, "memory": 3, "hardware": 2, "sharded_state": 3,
     "dynamic_sampling": 5, "evaluate": 5, "workbench": 6, "plots": 6, "report": 7, "show": 7,

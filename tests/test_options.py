@@ -8,9 +8,9 @@ SHARED = """
 model device dtype lora_rank gradient_checkpointing chat_template system_prompt
 generator vllm_server vllm_gpu_memory
 task data eval_data task_options reward reward_from
-max_prompt_tokens max_new_tokens temperature top_p top_k
+max_prompt_tokens max_new_tokens temperature top_p top_k stop
 algorithm iterations run seed checkpoint_every keep_checkpoints log_to
-eval_every eval_problems eval_samples
+eval_every eval_problems eval_samples eval_temperature eval_top_p eval_top_k eval_max_new_tokens
 """
 OPTIMIZER = """
 learning_rate warmup_iterations learning_rate_schedule weight_decay adam_beta2 max_grad_norm

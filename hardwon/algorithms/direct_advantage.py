@@ -25,6 +25,7 @@ from pydantic import Field
 from hardwon.checkpoints import write_atomic
 from hardwon.models.critic import Critic
 from hardwon.models.parallel import broadcast, on_main, shard, world
+from hardwon.models.stopping import cut_at_stop
 from hardwon.models.tokens import decode_response
 from hardwon.offline.setup import Offline, OfflineSettings, open_offline
 from hardwon.offline.solutions import Collected, keep_balanced
@@ -168,7 +169,8 @@ def open_repetition(config: Config, run: Run, display: Display, number: int) -> 
     weights = stage_folder(run.path, number - 1) / "policy" if number > 1 else None
     offline = open_offline(config, run, display, weights)
     split = find_splitter(config.step_split, offline.bench.task)
-    return Repetition(config, number, offline, StepSplitter(offline.bench.policy.tokenizer, split))
+    splitter = StepSplitter(offline.bench.policy.tokenizer, split, config.stop)
+    return Repetition(config, number, offline, splitter)
 
 
 def collect_stage(repetition: Repetition) -> list[Collected]:
@@ -217,8 +219,8 @@ def step_lines(entry: Collected, splitter: StepSplitter) -> list[dict[str, Any]]
 
 
 def step_texts(ids: Sequence[int], ends: Sequence[int], splitter: StepSplitter) -> list[str]:
-    """The text that each step adds: joined they are the response, also where a token is no text by itself."""
-    texts = [decode_response(splitter.tokenizer, ids[:end]) for end in ends]
+    """The text that each step adds: joined they are the judged text, also where a token is none by itself."""
+    texts = [cut_at_stop(decode_response(splitter.tokenizer, ids[:end]), splitter.stop) for end in ends]
     return [text[len(before) :] for before, text in zip(["", *texts[:-1]], texts, strict=True)]
 
 

@@ -24,6 +24,7 @@ from hardwon.config import OptimizerSettings
 from hardwon.data import Group, Problem, State, Verdict
 from hardwon.dynamic_sampling import DynamicSampler, Fill, ProblemStream, keep_all, keep_varied
 from hardwon.evaluate import evaluate_and_record
+from hardwon.form import no_answer_hint
 from hardwon.functional.objectives import cispo, clipped, gspo
 from hardwon.functional.reward_shaping import soft_overlong_punishment
 from hardwon.models.parallel import any_rank, divided_like, gathered, shard, world
@@ -176,7 +177,7 @@ def train(config: Config, run: Run, display: Display) -> Path:
             if last or (config.eval_every and iteration % config.eval_every == 0):
                 metrics |= evaluate(iteration)
             run.log(iteration, metrics)
-            warn_of_short_batch(config, iteration, metrics, display)
+            warn_of_short_batch(trainer, iteration, metrics, display)
             display.update(iteration, figures(metrics))
             stop = any_rank(interrupt.requested)
             if last or stop or iteration % config.checkpoint_every == 0:
@@ -264,19 +265,31 @@ def trainable(trainer: Trainer, fill: Fill) -> list[Group]:
     if not missing or config.on_shortfall == "train":
         return fill.groups
     if config.on_shortfall == "fail":
-        raise RuntimeError(f"{shortfall(config, fill.metrics)}. Or set on_shortfall=train or skip")
+        hint = form_hint(trainer, fill.metrics)
+        raise RuntimeError(f"{shortfall(config, fill.metrics)}. {hint} Or set on_shortfall=train or skip")
     trainer.prompts.put_back(fill.groups)
     return []
 
 
 def warn_of_short_batch(
-    config: Config, iteration: int, metrics: Mapping[str, float], display: Display
+    trainer: Trainer, iteration: int, metrics: Mapping[str, float], display: Display
 ) -> None:
     """Say that too few groups carried a signal: at iterations 1, 2, 4, 8, ..., so a log stays readable."""
-    groups = int(metrics["groups_trained"])
-    if groups == config.prompts_per_iteration or iteration & (iteration - 1):
+    if iteration & (iteration - 1):
         return
-    display.print(f"iteration {iteration}: trained on {groups} groups; {shortfall(config, metrics)}")
+    config, groups = trainer.config, int(metrics["groups_trained"])
+    if groups < config.prompts_per_iteration:
+        display.print(f"iteration {iteration}: trained on {groups} groups; {shortfall(config, metrics)}")
+    if hint := form_hint(trainer, metrics):
+        display.print(f"iteration {iteration}: {hint}")
+
+
+def form_hint(trainer: Trainer, metrics: Mapping[str, float]) -> str:
+    """Why nothing is right, where no response has an answer. A user's reward says nothing of answers."""
+    if trainer.config.reward is not None:
+        return ""
+    counts = (int(metrics[f"dynamic_sampling/{name}"]) for name in ("answered", "judged"))
+    return no_answer_hint(trainer.bench.task, trainer.bench.train[0], *counts)
 
 
 def shortfall(config: Config, metrics: Mapping[str, float]) -> str:

@@ -26,17 +26,22 @@ from hardwon.data import Sampling
 from hardwon.models.kv_cache import RowCache
 from hardwon.models.policy import Policy
 from hardwon.models.sampler import sample, uniforms
+from hardwon.models.stopping import StopStrings
 
 PREFILL_TOKENS = 16384  # padded tokens of one prefill pass, which bounds its memory
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A prefix and the samples that start from it: where each result goes, and its seed."""
+    """A prefix and the samples that start from it: where each result goes, and its seed.
+
+    `written_ids` are the tokens of the prefix that are the response's.
+    """
 
     prefix_ids: tuple[int, ...]
     slots: tuple[int, ...]
     seeds: tuple[int, ...]
+    written_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,8 @@ class Decoder:
     """Runs entries to their end on one thread; create one for each call.
 
     `kept` is the cache of an earlier call, used again if it fits: fresh memory costs a page fault
-    every 4 KiB. What is left in it is never read.
+    every 4 KiB. What is left in it is never read. After `run`, `stopped` has the slots of the responses
+    that a stop string ended.
     """
 
     def __init__(
@@ -102,6 +108,9 @@ class Decoder:
         self.cache_argument = "cache" if "cache" in parameters else "past_key_values"
         self.is_eos = np.zeros(len(self.head[0]), bool)
         self.is_eos[[i for i in policy.eos_ids if i < len(self.is_eos)]] = True
+        self.stops = StopStrings(policy.tokenizer, sampling.stop) if sampling.stop else None
+        self.responses: dict[int, list[int]] = {}  # the tokens of each slot so far, for stop strings
+        self.stopped: set[int] = set()
         self.kept = kept
         self.cache: RowCache | None = None
         self.history: list[Drawn] = []
@@ -139,10 +148,12 @@ class Decoder:
         lengths = np.repeat([len(entry.prefix_ids) for entry in entries], counts)
         slots = np.concatenate([entry.slots for entry in entries])
         self.wanted -= len(slots)
+        if self.stops is not None:
+            self.responses |= {slot: list(entry.written_ids) for entry in entries for slot in entry.slots}
         numbers = uniforms([seed for entry in entries for seed in entry.seeds], self.sampling.max_new_tokens)
         limits = np.minimum(self.sampling.max_new_tokens, self.policy.context_length - lengths)
         tokens = self._draw(logits_EV[torch.from_numpy(entry_of_row).to(self.device)], numbers[:, 0], slots)
-        alive = ~(self.is_eos[tokens] | (limits <= 1))
+        alive = ~self._ended(tokens, slots, limits <= 1)
         if alive.any():
             self._open_window(states, int(lengths[0]))
             assert self.cache is not None
@@ -232,11 +243,12 @@ class Decoder:
             cache=self.cache,
         )
         numbers = rows.uniforms[np.arange(rows.count), rows.drawn[live]]
-        tokens = self._draw(linear(hidden_N1H[:, -1], *self.head), numbers, rows.slot[live].copy())
+        slots = rows.slot[live].copy()
+        tokens = self._draw(linear(hidden_N1H[:, -1], *self.head), numbers, slots)
         rows.token[live] = tokens
         rows.position[live] += 1
         rows.drawn[live] += 1
-        ended = self.is_eos[tokens] | (rows.drawn[live] >= rows.limit[live])
+        ended = self._ended(tokens, slots, rows.drawn[live] >= rows.limit[live])
         if ended.any():
             self._remove(ended)
 
@@ -245,6 +257,18 @@ class Decoder:
         tokens = tokens_N.cpu().numpy()
         self.history.append(Drawn(slots, tokens, log_probs_N))
         return tokens
+
+    def _ended(self, tokens: np.ndarray, slots: np.ndarray, at_limit: np.ndarray) -> np.ndarray:
+        """Which rows end with these tokens: at an EOS, at their limit or at a stop string."""
+        ended: np.ndarray = self.is_eos[tokens] | at_limit
+        if self.stops is not None:
+            for n, (slot, token) in enumerate(zip(slots.tolist(), tokens.tolist(), strict=True)):
+                response = self.responses[slot]
+                response.append(token)
+                if self.stops.completed_at(response, len(response)):
+                    self.stopped.add(slot)
+                    ended[n] = True
+        return ended
 
     def _remove(self, ended: np.ndarray) -> None:
         """Close the gaps of ended rows with the last live ones."""

@@ -81,9 +81,10 @@ class HFGenerator:
         caches = (decoder.cache for decoder in decoders)
         self.kept = [cache if cache and cache.num_bytes() <= KEEP_BYTES else None for cache in caches]
         tokens, log_probs = collect(history, num_slots)
-        eos = self.policy.eos_ids
+        eos, stopped = self.policy.eos_ids, set().union(*(decoder.stopped for decoder in decoders))
         samples = [
-            Sample(ids, values, int(ids[-1]) in eos) for ids, values in zip(tokens, log_probs, strict=True)
+            Sample(ids, values, int(ids[-1]) in eos or slot in stopped)
+            for slot, (ids, values) in enumerate(zip(tokens, log_probs, strict=True))
         ]
         results = iter(samples)
         return [[next(results) for _ in request.seeds] for request in requests]
@@ -141,15 +142,15 @@ def default_cache_gib(device: torch.device) -> float:
 
 def plan(requests: Sequence[Request], max_rows: int) -> list[Entry]:
     """Requests as entries, longest first; equal prefixes share one, up to `max_rows` samples each."""
-    samples: dict[tuple[int, ...], list[tuple[int, int]]] = defaultdict(list)
+    samples: dict[tuple[tuple[int, ...], tuple[int, ...]], list[tuple[int, int]]] = defaultdict(list)
     slot = 0
     for request in requests:
         for seed in request.seeds:
-            samples[tuple(request.prefix_ids)].append((slot, seed))
+            samples[tuple(request.prefix_ids), tuple(request.written_ids)].append((slot, seed))
             slot += 1
     entries = []
-    for prefix, members in samples.items():
+    for (prefix, written), members in samples.items():
         for i in range(0, len(members), max_rows):
             slots, seeds = zip(*members[i : i + max_rows], strict=True)
-            entries.append(Entry(prefix, slots, seeds))
+            entries.append(Entry(prefix, slots, seeds, written))
     return sorted(entries, key=lambda entry: -len(entry.prefix_ids))

@@ -13,13 +13,7 @@ import numpy as np
 
 from hardwon.data import Request, Sample, Sampling
 from hardwon.models.policy import Policy
-
-
-class Job(NamedTuple):
-    """One rollout: its prefix, and vLLM's sampling settings for it."""
-
-    prefix_ids: tuple[int, ...]
-    settings: dict[str, Any]
+from hardwon.models.stopping import StopStrings
 
 
 class Completion(NamedTuple):
@@ -27,6 +21,26 @@ class Completion(NamedTuple):
 
     ids: Sequence[int]
     log_probs: Sequence[float]
+
+
+class Job(NamedTuple):
+    """One rollout: its prefix, vLLM's sampling settings for it, and the response's tokens in the prefix."""
+
+    prefix_ids: tuple[int, ...]
+    settings: dict[str, Any]
+    written_ids: tuple[int, ...] = ()
+
+    def after(self, done: Completion) -> Job:
+        """What is left of the job, with random numbers of its own."""
+        count, ids = len(done.ids), tuple(done.ids)
+        changed = {
+            "max_tokens": self.settings["max_tokens"] - count,
+            "seed": (self.settings["seed"] + count) & LARGEST_SEED,
+        }
+        return Job(self.prefix_ids + ids, self.settings | changed, self.written_ids + ids)
+
+
+LARGEST_SEED = 2**63 - 1  # of the server's API
 
 
 class Engine(Protocol):
@@ -45,7 +59,8 @@ class VLLMGenerator:
     `server` is the URL of a running server (docs/vllm.md says how to start one); None runs the engine
     in this process, on the policy's device. `max_length` bounds prefix and response together, for which
     the engine keeps room (default: the model's context). `gpu_memory_utilization` is the engine's share
-    of the GPU while it samples; between calls it gives all of it back.
+    of the GPU while it samples; between calls it gives all of it back. The engine in this process reads text,
+    which stop strings need, only with `reads_text`.
 
     A sample is a function of its prefix, seed, settings and weights up to the rounding of batched
     matrix products: where two tokens are a hair apart, another batch may draw the other one.
@@ -58,9 +73,10 @@ class VLLMGenerator:
         server: str | None = None,
         max_length: int | None = None,
         gpu_memory_utilization: float = 0.5,
+        reads_text: bool = False,
     ) -> None:
         longest = min(max_length or policy.context_length, policy.context_length)
-        self.engine = _open_engine(policy, server, longest, gpu_memory_utilization)
+        self.engine = _open_engine(policy, server, longest, gpu_memory_utilization, reads_text)
         self.load_weights(policy)
 
     def load_weights(self, policy: Policy) -> None:
@@ -70,26 +86,72 @@ class VLLMGenerator:
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[list[Sample]]:
         """See `generator.Generator`. A response also ends, unfinished, at the engine's longest sequence."""
-        jobs = list(make_jobs(requests, sampling, self.policy.eos_ids, self.engine.max_length))
+        stops = StopStrings(self.policy.tokenizer, sampling.stop)
+        ending_ids = self.policy.eos_ids | stops.token_ids
+        jobs = list(make_jobs(requests, sampling, ending_ids, self.engine.max_length))
         if not jobs:
             return [[] for _ in requests]
+        completions = run_to_stop(self.engine, jobs, ending_ids, stops)
         greedy = sampling.temperature == 0
-        samples = iter([to_sample(c, self.policy.eos_ids, greedy) for c in self.engine.run(jobs)])
+        samples = iter(
+            to_sample(completion, is_finished(completion, job, ending_ids, stops), greedy)
+            for job, completion in zip(jobs, completions, strict=True)
+        )
         return [[next(samples) for _ in request.seeds] for request in requests]
 
 
-def _open_engine(policy: Policy, server: str | None, max_length: int, memory: float) -> Engine:
+def run_to_stop(
+    engine: Engine, jobs: Sequence[Job], ending_ids: frozenset[int], stops: StopStrings
+) -> list[Completion]:
+    """Every job to its end, with nothing after a stop string.
+
+    vLLM reads text in its context, so it may miss a stop string that begins in the prefix, and find one that
+    the response's own text does not have (with its first space, say): such a response goes on.
+    """
+    found = engine.run(jobs)
+    if not stops.strings:
+        return found
+    found = [until_stop(job, completion, stops) for job, completion in zip(jobs, found, strict=True)]
+    early = [
+        i
+        for i, (job, completion) in enumerate(zip(jobs, found, strict=True))
+        if len(completion.ids) < job.settings["max_tokens"]
+        and not is_finished(completion, job, ending_ids, stops)
+    ]
+    if early:
+        rest = run_to_stop(engine, [jobs[i].after(found[i]) for i in early], ending_ids, stops)
+        for i, more in zip(early, rest, strict=True):
+            found[i] = Completion([*found[i].ids, *more.ids], [*found[i].log_probs, *more.log_probs])
+    return found
+
+
+def until_stop(job: Job, completion: Completion, stops: StopStrings) -> Completion:
+    end = stops.end(job.written_ids, completion.ids)
+    return Completion(completion.ids[:end], completion.log_probs[:end])
+
+
+def is_finished(completion: Completion, job: Job, ending_ids: frozenset[int], stops: StopStrings) -> bool:
+    """Whether the last token ends the response: an EOS, or the token that completes a stop string."""
+    if int(completion.ids[-1]) in ending_ids:
+        return True
+    response = [*job.written_ids, *completion.ids]
+    return bool(stops.strings) and stops.completed_at(response, len(response))
+
+
+def _open_engine(
+    policy: Policy, server: str | None, max_length: int, memory: float, reads_text: bool
+) -> Engine:
     if server is not None:
         from hardwon.models.vllm_server import ServerEngine
 
         return ServerEngine(server, max_length)
     from hardwon.models.vllm_engine import LocalEngine
 
-    return LocalEngine(policy, max_length, memory)
+    return LocalEngine(policy, max_length, memory, reads_text)
 
 
 def make_jobs(
-    requests: Sequence[Request], sampling: Sampling, eos_ids: frozenset[int], max_length: int
+    requests: Sequence[Request], sampling: Sampling, ending_ids: frozenset[int], max_length: int
 ) -> Iterator[Job]:
     """A job for each seed, in order. ValueError for a prefix that leaves no room for a token."""
     if sampling.max_new_tokens < 1:
@@ -103,16 +165,17 @@ def make_jobs(
             )
         room = min(sampling.max_new_tokens, max_length - length)
         for seed in request.seeds:
-            yield Job(request.prefix_ids, sampling_settings(sampling, eos_ids, seed, room))
+            settings = sampling_settings(sampling, ending_ids, seed, room)
+            yield Job(request.prefix_ids, settings, request.written_ids)
 
 
-def sampling_settings(sampling: Sampling, eos_ids: frozenset[int], seed: int, room: int) -> dict[str, Any]:
+def sampling_settings(sampling: Sampling, ending_ids: frozenset[int], seed: int, room: int) -> dict[str, Any]:
     """Settings by the names that SamplingParams and the server's API have in common.
 
     Every one that changes the distribution is given: otherwise a server takes some from the model's
-    generation_config.json. Only our own EOS ids end a response. The API takes 63-bit seeds.
+    generation_config.json. Only our own EOS ids end a response, and stop strings.
     """
-    return {
+    settings = {
         "max_tokens": room,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
@@ -121,16 +184,19 @@ def sampling_settings(sampling: Sampling, eos_ids: frozenset[int], seed: int, ro
         "repetition_penalty": 1.0,
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
-        "seed": seed & (2**63 - 1),
-        "stop_token_ids": sorted(eos_ids),
+        "seed": seed & LARGEST_SEED,
+        "stop_token_ids": sorted(ending_ids),
         "ignore_eos": True,
         "logprobs": 0,  # of the sampled token alone
     }
+    if sampling.stop:
+        settings |= {"stop": list(sampling.stop), "include_stop_str_in_output": True}
+    return settings
 
 
-def to_sample(completion: Completion, eos_ids: frozenset[int], greedy: bool) -> Sample:
+def to_sample(completion: Completion, finished: bool, greedy: bool) -> Sample:
     """The sample as it came. Greedy decoding has one possible outcome, so its log-probs are 0."""
     ids = np.asarray(completion.ids, np.int64)
     log_probs = np.asarray(completion.log_probs, np.float32)
     assert len(ids) == len(log_probs) > 0, f"vLLM gave {len(ids)} tokens and {len(log_probs)} log-probs"
-    return Sample(ids, np.zeros_like(log_probs) if greedy else log_probs, int(ids[-1]) in eos_ids)
+    return Sample(ids, np.zeros_like(log_probs) if greedy else log_probs, finished)

@@ -28,18 +28,23 @@ class LocalEngine:
     """An engine of its own weights beside the policy's; what is set in the environment stays as it is.
 
     On a GPU the engine's memory is given back after each call (vLLM's sleep mode, level 2), so that the
-    update has it, and the weights are copied again when it wakes.
+    update has it, and the weights are copied again when it wakes. With `reads_text` it has the tokenizer,
+    which stop strings need.
     """
 
-    def __init__(self, policy: Policy, max_length: int, gpu_memory_utilization: float) -> None:
+    def __init__(
+        self, policy: Policy, max_length: int, gpu_memory_utilization: float, reads_text: bool = False
+    ) -> None:
         check_device(policy)
         llm_class = import_vllm()
-        self.policy, self.max_length = policy, max_length
+        self.policy, self.max_length, self.reads_text = policy, max_length, reads_text
         self.sleeps = policy.device.type == "cuda"
         self.head_size = None if self.sleeps else wider_heads(policy)
         with tempfile.TemporaryDirectory() as directory:
             write_config(policy, Path(directory), self.head_size)
-            self.llm = _make(llm_class, directory, policy, max_length, gpu_memory_utilization)
+            if reads_text:
+                policy.tokenizer.save_pretrained(directory)
+            self.llm = _make(llm_class, directory, policy, max_length, gpu_memory_utilization, reads_text)
         self.awake = True
         self._sleep()
 
@@ -54,7 +59,10 @@ class LocalEngine:
 
         self._wake()
         prompts = [{"prompt_token_ids": list(job.prefix_ids)} for job in jobs]
-        params = [SamplingParams(**job.settings, flat_logprobs=True, detokenize=False) for job in jobs]
+        params = [
+            SamplingParams(**job.settings, flat_logprobs=True, detokenize="stop" in job.settings)
+            for job in jobs
+        ]
         with contextlib.nullcontext() if self.sleeps else uncompiled():
             results = self.llm.generate(prompts, params, use_tqdm=False)
         self._sleep()
@@ -122,13 +130,18 @@ def import_vllm() -> Any:
 
 
 def _make(
-    llm_class: Any, directory: str, policy: Policy, max_length: int, gpu_memory_utilization: float
+    llm_class: Any,
+    directory: str,
+    policy: Policy,
+    max_length: int,
+    gpu_memory_utilization: float,
+    reads_text: bool,
 ) -> Any:
     """An engine with arbitrary weights: they are copied from the policy in memory."""
     settings: dict[str, Any] = {
         "model": directory,
         "load_format": "dummy",
-        "skip_tokenizer_init": True,
+        "skip_tokenizer_init": not reads_text,
         "generation_config": "vllm",
         "dtype": policy.dtype,
         "max_model_len": max_length,

@@ -86,12 +86,15 @@ class Offline:
         )
 
     def validate(self) -> Validation:
-        """Accuracy on validation problems. It has fallen when it is below the best by half its interval."""
+        """Accuracy on validation problems, sampled as in evaluation: by that a model is chosen and reported.
+
+        It has fallen when it is below the best by half its interval.
+        """
         self.bench.generator.load_weights(self.bench.policy)
         result = evaluate(
             self.bench.sampler,
             self.validation,
-            sampling=self.config.sampling,
+            sampling=self.config.eval_sampling,
             num_samples=self.config.eval_samples,
         ).mean_at_k()
         return Validation(result.value, result.value - result.low, {"validation_accuracy": result.value})

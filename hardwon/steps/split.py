@@ -3,7 +3,8 @@ r"""Reasoning steps of a response, cut on its sampled token ids: text is never e
 A splitter cuts text into steps. Tokens need not end where steps do: a token such as `".\n\n4"` may hold
 the end of one step and the beginning of the next. Such a token belongs to the step that it ends, so the
 boundary moves to the token's end; two boundaries inside one token become one. Whatever the tokenizer, the
-steps of a response are its token ids in order, none lost and none twice.
+steps of a response are its token ids in order, none lost and none twice. The tokens of a stop string are the
+end of the last step, as an EOS is, and no step of their own.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from hardwon.config import nearest
+from hardwon.models.stopping import cut_at_stop
 from hardwon.models.tokens import decode_response
 from hardwon.tasks.task import Task, split_lines
 
@@ -80,8 +82,8 @@ def find_splitter(spec: str, task: Task) -> Split:
 class StepSplitter:
     """Cuts token ids into steps with a splitter of text."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, split: Split) -> None:
-        self.tokenizer, self.split = tokenizer, split
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, split: Split, stop: Sequence[str] = ()) -> None:
+        self.tokenizer, self.split, self.stop = tokenizer, split, tuple(stop)
         self._pieces: dict[int, str] = {}
 
     def ends(self, ids: Sequence[int]) -> list[int]:
@@ -92,14 +94,15 @@ class StepSplitter:
         """
         if not ids:
             return []
-        text = decode_response(self.tokenizer, ids)
+        whole = decode_response(self.tokenizer, ids)
+        text = cut_at_stop(whole, self.stop)
         steps = self.split(text)
         if "".join(steps) != text:
             raise ValueError(
                 f"the step splitter changed the text: its steps joined are {''.join(steps)!r}, not {text!r}; "
                 "a splitter must return pieces whose concatenation is the text itself"
             )
-        ends = self._token_ends(ids, text, list(accumulate(map(len, steps)))[:-1])
+        ends = self._token_ends(ids, whole, list(accumulate(map(len, steps)))[:-1])
         return [*sorted({end for end in ends if 0 < end < len(ids)}), len(ids)]
 
     def steps(self, ids: Sequence[int]) -> list[tuple[int, ...]]:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import urllib.request
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import ClassVar
@@ -25,12 +26,15 @@ from hardwon.algorithms import resolve
 from hardwon.data import Request, Sampling
 from hardwon.models.generator_vllm import (
     Completion,
+    Job,
     VLLMGenerator,
+    is_finished,
     make_jobs,
     sampling_settings,
     to_sample,
 )
 from hardwon.models.policy import Policy
+from hardwon.models.stopping import StopStrings
 from hardwon.models.tokens import collate
 from hardwon.models.vllm_server import ServerEngine
 from hardwon.models.vllm_stream import WeightSource, fetch_weights
@@ -104,13 +108,18 @@ def test_every_setting_that_shapes_the_distribution_is_given():
         "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
         "seed": 2**63 - 1, "stop_token_ids": [2, 4], "ignore_eos": True, "logprobs": 0,
     }  # fmt: skip
+    stopping = sampling_settings(Sampling(10, 0.7, 0.9, 20, ("a", "b")), frozenset({4, 2}), 0, 10)
+    assert stopping == settings | {"seed": 0, "stop": ["a", "b"], "include_stop_str_in_output": True}
 
 
 def test_samples_keep_their_eos_and_say_if_they_ended():
-    ended = to_sample(Completion([5, 6, 2], [-1.0, -2.0, -0.5]), frozenset({2, 4}), greedy=False)
+    stops, job = StopStrings(make_tokenizer(), ()), Job((1,), {})
+    assert is_finished(Completion([5, 6, 2], [-1.0, -2.0, -0.5]), job, frozenset({2, 4}), stops)
+    assert not is_finished(Completion([5, 6], [-1.0, -2.0]), job, frozenset({2, 4}), stops)
+    ended = to_sample(Completion([5, 6, 2], [-1.0, -2.0, -0.5]), finished=True, greedy=False)
     assert ended.finished and ended.ids.tolist() == [5, 6, 2] and ended.log_probs.tolist() == [-1, -2, -0.5]
     assert ended.ids.dtype == np.int64 and ended.log_probs.dtype == np.float32
-    cut = to_sample(Completion([5, 6], [-1.0, -2.0]), frozenset({2, 4}), greedy=True)
+    cut = to_sample(Completion([5, 6], [-1.0, -2.0]), finished=False, greedy=True)
     assert not cut.finished and cut.log_probs.tolist() == [0, 0]
 
 
@@ -422,6 +431,32 @@ def test_da3po_trains_end_to_end(tmp_path):
             assert m["grad_norm"] > 0
 
 
+STOPPED = Sampling(40, stop=("8d", "+4", "e", "<|im_start|>"))
+
+
+def assert_ends_at_stop_strings(policy, generator):
+    """Each sample is the beginning of the one without stop strings, up to the token that completes one."""
+    requests = [Request((1, 6 + i), tuple(range(20))) for i in range(8)]
+    spanning = [Request((1, 6, 14), tuple(range(100, 180)), 1)]  # 8 is written, and d may follow
+    whole = generator.generate(requests + spanning, replace(STOPPED, stop=()))
+    results = generator.generate(requests + spanning, STOPPED)
+    stops, num_stopped = StopStrings(policy.tokenizer, STOPPED.stop), 0
+    for request, full, short in zip(requests + spanning, whole, results, strict=True):
+        for a, b in zip(full, short, strict=True):
+            end = stops.end(request.written_ids, a.ids.tolist())
+            assert b.ids.tolist() == a.ids[:end].tolist()
+            np.testing.assert_allclose(b.log_probs, a.log_probs[:end], atol=TOLERANCE)
+            assert b.finished == (end is not None or a.finished)
+            num_stopped += end is not None and end < len(a.ids)
+    assert num_stopped > 20
+
+
+@pytest.mark.usefixtures("_vllm")
+def test_stop_strings_end_a_response():
+    policy = make("llama_tied")
+    assert_ends_at_stop_strings(policy, VLLMGenerator(policy, reads_text=True))
+
+
 # A server
 
 
@@ -480,6 +515,7 @@ def test_a_server_samples_and_takes_new_weights(server):
         assert ids_of(generator.generate(REQUESTS, sampling)) == ids_of(results)
         assert {s.ids[-1] in policy.eos_ids for g in results for s in g if s.finished} <= {True}
         before.append(ids_of(results))
+    assert_ends_at_stop_strings(policy, generator)
     change(policy)
     generator.load_weights(policy)
     after = generator.generate(REQUESTS, Sampling(24))
