@@ -20,7 +20,7 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 from hardwon.data import Request, Sampling
 from hardwon.models.generator_hf import HFGenerator
 from hardwon.models.policy import Policy
-from hardwon.models.tokens import encode_prompt
+from hardwon.models.prompts import encode_prompt
 from hardwon.tasks import chain_arithmetic
 
 Engine = Callable[[list[Request], Sampling], int]  # tokens sampled

@@ -25,7 +25,7 @@ from hardwon.models import generator_hf
 from hardwon.models.decoding import Decoder
 from hardwon.models.generator_hf import HFGenerator
 from hardwon.models.policy import Policy
-from hardwon.models.tokens import encode_prompt
+from hardwon.models.prompts import encode_prompt
 from hardwon.rollouts import rollout_seed
 from hardwon.steps.split import StepSplitter
 from hardwon.tasks.chain_arithmetic import load

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from transformers import PreTrainedTokenizerBase
 
 from hardwon import memory
 from hardwon.data import Problem
 from hardwon.hardware import GIB, Hardware, this_machine
-from hardwon.models.tokens import encode_prompt, eos_ids, load_tokenizer
+from hardwon.models.prompts import encode_prompt
+from hardwon.models.tokens import eos_ids, load_tokenizer
 from hardwon.plan import Finding, check_memory, dtype_on
+from hardwon.records import visible
 from hardwon.tasks import Task
 from hardwon.verifiers.sandbox_probe import layers
-from hardwon.workbench import SharedSettings, open_task
+from hardwon.workbench import SharedSettings, open_task, prompt_forms
 
 # Gold answers that are verified, at most (ours).
 GOLD_ANSWERS = 64
+
+# Of a prompt that is shown, at most (ours).
+SHOWN_CHARACTERS = 2000
 
 
 def check(config: SharedSettings, hardware: Hardware | None = None) -> Iterator[Finding]:
@@ -34,7 +40,7 @@ def check(config: SharedSettings, hardware: Hardware | None = None) -> Iterator[
             "ok", "data", f"{len(task.problems('train'))} problems and {len(task.problems('test'))} held out"
         )
         yield from _guard("gold answers", lambda: check_gold(task, problems))
-        yield from _guard("prompts", lambda: check_tokens(config, problems))
+        yield from _guard("prompts", lambda: check_tokens(config, task))
     except (ValueError, ImportError) as error:
         yield Finding("error", "data", str(error))
     finally:
@@ -86,20 +92,39 @@ def check_sandbox() -> Iterator[Finding]:
         yield Finding("error", "sandbox", "no layer holds: programs that a model wrote will not be run")
 
 
-def check_tokens(config: SharedSettings, problems: list[Problem]) -> Iterator[Finding]:
+def check_tokens(config: SharedSettings, task: Task) -> Iterator[Finding]:
+    """Where responses end, the first prompt as the model sees it, and the lengths of all prompts."""
     tokenizer = load_tokenizer(config.model)
     ends = (f"{tokenizer.convert_ids_to_tokens(i)!r} ({i})" for i in sorted(eos_ids(tokenizer)))
     yield Finding("ok", "end of response", ", ".join(ends))
-    encode = partial(
-        encode_prompt, tokenizer, chat_template=config.chat_template, system_prompt=config.system_prompt
-    )
-    prompts = [encode(p) for p in problems]
-    lengths, first, bos = [len(ids) for ids in prompts], prompts[0], tokenizer.bos_token_id
+    forms, splits = prompt_forms(config, task), (task.problems("train"), task.problems("test"))
+    prompts = [
+        [encode_prompt(tokenizer, p, form) for p in problems]
+        for form, problems in zip(forms, splits, strict=True)
+    ]
+    first, bos = prompts[0][0], tokenizer.bos_token_id
     begins = f"{first.count(bos)} BOS" if bos is not None else "the tokenizer has no BOS"
     yield Finding("ok", "beginning", begins)
+    yield Finding("ok", "first prompt", shown_prompt(tokenizer, first))
+    if forms[1] != forms[0] and prompts[1]:
+        yield Finding("ok", "first held-out prompt", shown_prompt(tokenizer, prompts[1][0]))
     unknown = tokenizer.unk_token_id
     if unknown is not None and unknown in first:
         yield Finding("warning", "prompts", "the tokenizer does not know some characters of the first prompt")
+    yield from check_lengths([len(ids) for split in prompts for ids in split], config)
+
+
+def shown_prompt(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+    """A prompt with its special tokens, set in, and without its middle if it is long."""
+    text = str(tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
+    if len(text) > SHOWN_CHARACTERS:
+        half, left_out = SHOWN_CHARACTERS // 2, len(text) - SHOWN_CHARACTERS
+        text = f"{text[:half]}\n... ({left_out:,} characters left out) ...\n{text[-half:]}"
+    lines = visible(text).split("\n")
+    return f"{len(ids)} tokens" + "".join(f"\n    | {line}" for line in lines)
+
+
+def check_lengths(lengths: Sequence[int], config: SharedSettings) -> Iterator[Finding]:
     too_long = sum(n > config.max_prompt_tokens for n in lengths)
     text = f"{min(lengths)} to {max(lengths)} tokens"
     if too_long:

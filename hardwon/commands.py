@@ -13,7 +13,7 @@ from rich.table import Table
 from hardwon.algorithms import resolve
 from hardwon.check import check
 from hardwon.checkpoints import write_atomic
-from hardwon.config import build, parse_words, read_yaml
+from hardwon.config import PromptSettings, build, parse_words, read_yaml
 from hardwon.cost import Assumptions
 from hardwon.data import Sampling
 from hardwon.evaluate import (
@@ -30,6 +30,7 @@ from hardwon.models.paths import PACKAGED
 from hardwon.plan import Finding, plan
 from hardwon.plan_tables import print_plan
 from hardwon.records import CONFIG, read_config
+from hardwon.stored_prompts import PROMPTS
 from hardwon.workbench import SharedSettings, open_workbench
 
 FORM_ROWS = {
@@ -38,6 +39,9 @@ FORM_ROWS = {
     "truncated": "cut by the length limit",
     "accuracy_if_answered": "correct, of those with an answer",
 }
+# With one of these given, a run's model is asked something else than the run asked.
+PROMPT_SHAPING = {*PromptSettings.model_fields, "task", "data", "eval_data", "task_options"}
+
 MARKS = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "error": "[red]error[/]"}
 
 
@@ -54,6 +58,8 @@ def evaluate_command(model: str, given: Mapping[str, Any], out: Path | None, con
         layers.append({"model": model})
     config = build(SharedSettings, *layers, given)
     bench = open_workbench(config)
+    if is_run and not given.keys() & PROMPT_SHAPING:
+        bench.prompts.load(Path(model) / PROMPTS)
     try:
         with console.status(f"{len(bench.held_out)} held-out problems, {config.eval_samples} responses each"):
             evaluations = evaluate_both(bench, config)

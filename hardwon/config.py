@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 
 class Settings(BaseModel):
@@ -22,6 +22,8 @@ class Settings(BaseModel):
 
 
 C = TypeVar("C", bound=Settings)
+
+TEMPLATE_FILES = (".jinja", ".jinja2", ".j2")
 
 
 class ModelSettings(Settings):
@@ -37,8 +39,39 @@ class ModelSettings(Settings):
     vllm_gpu_memory: float = Field(
         0.5, gt=0, le=1, description="share of the GPU that vLLM in this process has while it samples (ours)"
     )
-    chat_template: bool = Field(True, description="false: prompts are raw text")
+
+
+class PromptSettings(Settings):
+    """How a problem is put to the model; docs/prompts.md."""
+
+    chat_template: Literal[True, False, "auto"] = Field(
+        "auto", description="auto: the model's chat template if it has one; false: raw text"
+    )
     system_prompt: str | None = None
+    chat_template_kwargs: dict[str, Any] = Field(
+        default_factory=dict, description="what the chat template takes, as enable_thinking"
+    )
+    prompt_template: str = Field(
+        "auto", description="auto: the task's own; none: prompts as they are; Jinja text, or a .jinja file"
+    )
+    eval_prompt_template: str | None = Field(
+        None, description="the same for held-out problems; default: prompt_template"
+    )
+    examples: str | list[dict[str, Any]] = Field(
+        default_factory=list, description="worked examples (prompt, response): a list, or a file of rows"
+    )
+
+    @field_validator("prompt_template", "eval_prompt_template")
+    @classmethod
+    def _read_template(cls, value: str | None) -> str | None:
+        """The text of a template's file, so that the run keeps it even if the file changes."""
+        if value is None or not value.endswith(TEMPLATE_FILES):
+            return value
+        path = Path(value).expanduser()
+        if not path.is_file():
+            names = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+            raise ValueError(f"no such file{nearest(path.name, names)}")
+        return path.read_text(encoding="utf-8")
 
 
 class TaskSettings(Settings):

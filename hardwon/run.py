@@ -2,6 +2,7 @@
 
     config.yaml                     the resolved settings
     metrics.jsonl                   one JSON object a line: iteration, elapsed_seconds, metrics
+    prompts.parquet                 every prompt's token ids (hardwon.stored_prompts)
     rollouts/iteration-000012.parquet    every rollout with text, verdict, reward and advantage
     evaluations/iteration-000000-greedy.json
     checkpoints/iteration-000100/   whole or not there (hardwon.checkpoints)

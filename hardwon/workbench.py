@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from hardwon.config import EvaluationSettings, ModelSettings, RunSettings, SamplingSettings, TaskSettings
+from hardwon.config import (
+    EvaluationSettings,
+    ModelSettings,
+    PromptSettings,
+    RunSettings,
+    SamplingSettings,
+    TaskSettings,
+)
 from hardwon.data import Problem, Sampling
 from hardwon.models.generator import Generator
 from hardwon.models.generator_hf import HFGenerator
 from hardwon.models.generator_vllm import VLLMGenerator
 from hardwon.models.parallel import shard, whole_copy, world
 from hardwon.models.policy import Dtype, Policy
-from hardwon.models.tokens import encode_prompt, load_tokenizer
+from hardwon.models.prompts import PromptForm, encode_prompt
+from hardwon.models.tokens import load_tokenizer
 from hardwon.rollouts import Reward, Sampler, outcome_reward
+from hardwon.stored_prompts import Render, StoredPrompts, problem_key
 from hardwon.tasks import Task, load_task
+from hardwon.tasks.rows import read_rows
 
 
-class SharedSettings(ModelSettings, TaskSettings, SamplingSettings, RunSettings, EvaluationSettings):
+class SharedSettings(
+    ModelSettings, PromptSettings, TaskSettings, SamplingSettings, RunSettings, EvaluationSettings
+):
     """The settings that both methods have."""
 
     @property
@@ -43,12 +56,13 @@ class SharedSettings(ModelSettings, TaskSettings, SamplingSettings, RunSettings,
 
 @dataclass(frozen=True)
 class Workbench:
-    """`train` and `held_out` are problems; `sampler` turns them into judged rollouts."""
+    """`train` and `held_out` are problems; `sampler` turns them into judged rollouts, from `prompts`."""
 
     policy: Policy
     task: Task
     generator: Generator
     sampler: Sampler
+    prompts: StoredPrompts
     train: list[Problem]
     held_out: list[Problem]
 
@@ -80,25 +94,9 @@ def open_workbench(
     else:
         generator = open_generator(config, whole_copy(policy))
         shard(policy, policy.dtype)
-    encode = partial(
-        encode_checked,
-        policy=policy,
-        chat_template=config.chat_template,
-        system_prompt=config.system_prompt,
-        max_prompt_tokens=config.max_prompt_tokens,
-        max_new_tokens=config.longest_response,
-    )
-    # A problem comes back in every epoch and every evaluation; its template is rendered once.
-    prompts: dict[tuple[str, str], tuple[int, ...]] = {}
-
-    def encode_once(problem: Problem) -> tuple[int, ...]:
-        key = (problem.id, repr(problem.prompt))  # the two splits may use the same ids
-        if key not in prompts:
-            prompts[key] = encode(problem)
-        return prompts[key]
-
-    sampler = Sampler(generator, task, policy.tokenizer, encode_once, config.seed, reward)
-    return Workbench(policy, task, generator, sampler, train, held_out)
+    prompts = StoredPrompts(encoder(config, task, policy, held_out))
+    sampler = Sampler(generator, task, policy.tokenizer, prompts, config.seed, reward)
+    return Workbench(policy, task, generator, sampler, prompts, train, held_out)
 
 
 def open_generator(config: SharedSettings, policy: Policy) -> Generator:
@@ -135,32 +133,96 @@ def resolve_dtype(config: ModelSettings) -> Dtype:
     return "bfloat16" if on_gpu and torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
 
 
-def encode_checked(
-    problem: Problem,
-    *,
-    policy: Policy,
-    chat_template: bool,
-    system_prompt: str | None,
-    max_prompt_tokens: int,
-    max_new_tokens: int,
-) -> tuple[int, ...]:
-    """Prompt ids; ValueError if the prompt is over its limit or leaves the response no room."""
-    ids = encode_prompt(policy.tokenizer, problem, chat_template=chat_template, system_prompt=system_prompt)
-    if len(ids) > max_prompt_tokens:
-        raise ValueError(
-            f"problem {problem.id}: its prompt has {len(ids)} tokens, over "
-            f"max_prompt_tokens={max_prompt_tokens}; raise it to at least {len(ids)} or take the problem out"
-        )
-    if len(ids) + max_new_tokens > policy.context_length:
-        raise ValueError(
-            f"problem {problem.id}: {len(ids)} prompt tokens and max_new_tokens={max_new_tokens} do not "
-            f"fit the model's context of {policy.context_length}; the largest max_new_tokens and "
-            f"eval_max_new_tokens for it is {policy.context_length - len(ids)}"
-        )
-    return ids
+# -------------------------------------------------------------------------------------------------- prompts
 
 
-def check_prompts(problems: Sequence[Problem], sampler: Sampler) -> None:
-    """Encode every prompt once before anything runs, so that the bad one is found now and not at night."""
-    for problem in problems:
-        sampler.encode(problem)
+def encoder(config: SharedSettings, task: Task, policy: Policy, held_out: Sequence[Problem]) -> Render:
+    """From a problem to its prompt's ids: in the form of training, for `held_out` in that of evaluation."""
+    form, eval_form = prompt_forms(config, task)
+    evaluated = {problem_key(problem) for problem in held_out}
+
+    def encode(problem: Problem) -> tuple[int, ...]:
+        chosen = eval_form if problem_key(problem) in evaluated else form
+        ids = encode_prompt(policy.tokenizer, problem, chosen)
+        check_length(problem, len(ids), config, policy.context_length)
+        return ids
+
+    return encode
+
+
+def prompt_forms(config: SharedSettings, task: Task) -> tuple[PromptForm, PromptForm]:
+    """How prompts are put in training and in evaluation. ValueError for a bad template or example."""
+    form = PromptForm(
+        template=template_of(config.prompt_template, task),
+        chat=config.chat_template,
+        system_prompt=config.system_prompt,
+        examples=read_examples(config.examples),
+        arguments=config.chat_template_kwargs,
+    )
+    refuse_shown_answers(form.examples, task)
+    if config.eval_prompt_template is None:
+        return form, form
+    template = template_of(config.eval_prompt_template, task)
+    return form, replace(form, template=template, setting="eval_prompt_template")
+
+
+def template_of(value: str, task: Task) -> str | None:
+    """The template that a setting names: text, `auto` (the task's own) or `none`."""
+    if value == "none":
+        return None
+    return task.prompt_template if value == "auto" else value
+
+
+EXAMPLE_COLUMNS = {
+    "prompt": ("prompt", "question", "problem"),
+    "response": ("response", "solution", "answer"),
+}
+
+
+def read_examples(source: str | Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+    """Worked examples as rows with `prompt` and `response`, from the setting or the file that it names."""
+    rows = read_rows(source, "examples") if isinstance(source, str) else list(enumerate(source, 1))
+    return tuple(_example(number, row) for number, row in rows)
+
+
+def _example(number: int, row: Any) -> Mapping[str, Any]:
+    if not isinstance(row, Mapping):
+        raise ValueError(f"examples, row {number}: named columns are wanted, found {row!r:.80}")
+    found = dict(row)
+    for name, columns in EXAMPLE_COLUMNS.items():
+        given = [row[column] for column in columns if row.get(column) is not None]
+        if not given or not str(given[0]).strip():
+            raise ValueError(
+                f"examples, row {number}: no {name} (a column {' or '.join(columns)}); "
+                f"the row has {', '.join(map(str, row)) or 'nothing'}"
+            )
+        found[name] = str(given[0])
+    return found
+
+
+def refuse_shown_answers(examples: Sequence[Mapping[str, Any]], task: Task) -> None:
+    """ValueError for an example that is also a held-out problem: evaluation would see its answer."""
+    if not examples:
+        return
+    shown = {" ".join(row["prompt"].split()): number for number, row in enumerate(examples, 1)}
+    for problem in task.problems("test"):
+        text = problem.prompt if isinstance(problem.prompt, str) else problem.prompt[-1]["content"]
+        number = shown.get(" ".join(text.split()))
+        if number is not None:
+            raise ValueError(f"examples, row {number} is the held-out problem {problem.id}: take it out")
+
+
+def check_length(problem: Problem, length: int, config: SharedSettings, context_length: int) -> None:
+    """ValueError if the prompt is over its limit or leaves the response no room."""
+    if length > config.max_prompt_tokens:
+        raise ValueError(
+            f"problem {problem.id}: its prompt has {length} tokens, over "
+            f"max_prompt_tokens={config.max_prompt_tokens}; raise it to at least {length} or take the "
+            "problem out"
+        )
+    if length + config.longest_response > context_length:
+        raise ValueError(
+            f"problem {problem.id}: {length} prompt tokens and max_new_tokens={config.longest_response} do not "
+            f"fit the model's context of {context_length}; the largest max_new_tokens and "
+            f"eval_max_new_tokens for it is {context_length - length}"
+        )

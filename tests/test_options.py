@@ -5,7 +5,8 @@ from hardwon.config import OptimizerSettings
 from hardwon.workbench import SharedSettings
 
 SHARED = """
-model device dtype lora_rank gradient_checkpointing chat_template system_prompt
+model device dtype lora_rank gradient_checkpointing
+chat_template system_prompt chat_template_kwargs prompt_template eval_prompt_template examples
 generator vllm_server vllm_gpu_memory
 task data eval_data task_options reward reward_from
 max_prompt_tokens max_new_tokens temperature top_p top_k stop

@@ -34,8 +34,9 @@ from hardwon.progress import Display, Interrupt
 from hardwon.rollouts import Reward, outcome_reward, sample_groups, score_reward
 from hardwon.run import Run
 from hardwon.sharded_state import load_state, save_state
+from hardwon.stored_prompts import PROMPTS
 from hardwon.tasks.rows import fingerprint
-from hardwon.workbench import SharedSettings, Workbench, check_prompts, open_workbench
+from hardwon.workbench import SharedSettings, Workbench, open_workbench
 
 Amplification = Literal["none", "daa", "symmetric", "ungated", "shrink_incorrect", "mirrored", "exact"]
 
@@ -215,7 +216,7 @@ def prepare(config: Config, run: Run) -> tuple[Trainer, int]:
     # With LoRA the saved model has its adapters merged in; training goes on from base and adapters.
     weights = saved.path / "model" if saved and not config.lora_rank else None
     bench = open_workbench(config, weights=weights, reward=reward_of(config))
-    check_prompts(bench.train + bench.held_out, bench.sampler)
+    bench.prompts.keep(run.path / PROMPTS, bench.train + bench.held_out)
     reference = Policy.load(config.model, bench.policy.dtype, config.device) if config.kl_coef else None
     if reference is not None and world().size > 1:
         shard(reference, reference.dtype)

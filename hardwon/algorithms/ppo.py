@@ -34,7 +34,8 @@ from hardwon.progress import Display, Interrupt
 from hardwon.rollouts import sample_groups
 from hardwon.run import Run
 from hardwon.scoring import Span, micro_batches
-from hardwon.workbench import SharedSettings, Workbench, check_prompts, open_workbench
+from hardwon.stored_prompts import PROMPTS
+from hardwon.workbench import SharedSettings, Workbench, open_workbench
 
 
 class Config(SharedSettings, OptimizerSettings):
@@ -129,7 +130,7 @@ def train(config: Config, run: Run, display: Display) -> Path:
 def prepare(config: Config, run: Run) -> tuple[Trainer, int]:
     """Everything the loop needs, as it was in the run's newest checkpoint, and the next iteration."""
     bench = open_workbench(config)
-    check_prompts(bench.train + bench.held_out, bench.sampler)
+    bench.prompts.keep(run.path / PROMPTS, bench.train + bench.held_out)
     critic = Critic.from_policy(bench.policy)
     critic_settings: OptimizerSettings = config.model_copy(
         update={"learning_rate": config.critic_learning_rate}

@@ -9,9 +9,13 @@ from typing import Any
 from hardwon.config import nearest
 
 PACKAGED: Mapping[str, Mapping[str, Any]] = {
-    "embedded": {"task": "chain_arithmetic", "max_prompt_tokens": 64, "max_new_tokens": 40},
-    "embedded_code": {"task": "tiny_programs", "max_prompt_tokens": 80, "max_new_tokens": 96},
-}
+    "embedded": {
+        "task": "chain_arithmetic", "prompt_template": "none", "max_prompt_tokens": 64, "max_new_tokens": 40,
+    },
+    "embedded_code": {
+        "task": "tiny_programs", "prompt_template": "none", "max_prompt_tokens": 80, "max_new_tokens": 96,
+    },
+}  # fmt: skip
 """The models that ship with the package, by the name that `model=` takes: settings for what they learnt."""
 
 

@@ -14,7 +14,7 @@ import torch
 from jinja2 import TemplateError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from hardwon.data import Message, Problem, TokenBatch
+from hardwon.data import TokenBatch
 from hardwon.models.paths import from_pretrained
 
 
@@ -22,72 +22,6 @@ def load_tokenizer(model: str | Path) -> PreTrainedTokenizerBase:
     """The tokenizer of `"embedded"`, a directory or a hub name; ValueError if there is none."""
     tokenizer: PreTrainedTokenizerBase = from_pretrained(AutoTokenizer.from_pretrained, model)
     return tokenizer
-
-
-def encode_prompt(
-    tokenizer: PreTrainedTokenizerBase,
-    problem: Problem,
-    *,
-    chat_template: bool = True,
-    system_prompt: str | None = None,
-) -> tuple[int, ...]:
-    """Token ids that the response continues.
-
-    With `chat_template` a text prompt is one user message. Without it the text is used as it is.
-    The ids begin with exactly one BOS if the tokenizer or its template uses one, else with none.
-    """
-    if chat_template:
-        text = _render_chat(tokenizer, _messages(problem, system_prompt))
-    else:
-        text = _raw_text(problem, system_prompt)
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    ids = _with_one_bos(tokenizer, ids)
-    if not ids:
-        raise ValueError(f"problem {problem.id}: the prompt {problem.prompt!r} has no tokens")
-    return tuple(ids)
-
-
-def _messages(problem: Problem, system_prompt: str | None) -> list[Message]:
-    prompt = problem.prompt
-    messages: list[Message] = (
-        [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-    )
-    if system_prompt is None:
-        return messages
-    if messages and messages[0]["role"] == "system":
-        raise ValueError(f"problem {problem.id} has its own system message: leave system_prompt unset")
-    return [{"role": "system", "content": system_prompt}, *messages]
-
-
-def _render_chat(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> str:
-    if tokenizer.chat_template is None:
-        raise ValueError(
-            "chat_template=true, but this tokenizer has no chat template: set chat_template=false to use "
-            "prompts as raw text, or save a template with the tokenizer"
-        )
-    conversation = [dict(message) for message in messages]
-    return str(tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True))
-
-
-def _raw_text(problem: Problem, system_prompt: str | None) -> str:
-    if system_prompt is not None:
-        raise ValueError("system_prompt needs chat_template=true: raw text has no place for a system message")
-    if not isinstance(problem.prompt, str):
-        raise ValueError(
-            f"problem {problem.id} is a list of chat messages, which chat_template=false cannot use: "
-            "set chat_template=true or give prompts as text"
-        )
-    return problem.prompt
-
-
-def _with_one_bos(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[int]:
-    """Templates often write a BOS that the tokenizer would add again; some leave it to the tokenizer."""
-    bos = tokenizer.bos_token_id
-    if bos is None:
-        return ids
-    start = next((i for i, token in enumerate(ids) if token != bos), len(ids))
-    tokenizer_adds_it = tokenizer("a")["input_ids"][:1] == [bos]
-    return [bos, *ids[start:]] if start or tokenizer_adds_it else ids
 
 
 def eos_ids(tokenizer: PreTrainedTokenizerBase, *configs: Any) -> frozenset[int]:

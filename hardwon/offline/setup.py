@@ -19,7 +19,8 @@ from hardwon.progress import Display
 from hardwon.records import read_metrics
 from hardwon.run import Run
 from hardwon.sharded_state import save_state
-from hardwon.workbench import SharedSettings, Workbench, check_prompts, open_workbench, resolve_dtype
+from hardwon.stored_prompts import PROMPTS
+from hardwon.workbench import SharedSettings, Workbench, open_workbench, resolve_dtype
 
 
 class OfflineSettings(SharedSettings, OptimizerSettings):
@@ -167,7 +168,7 @@ def open_offline(
             f"validation_share={config.validation_share} of {wanted} problems leaves none to train on; "
             f"the largest share is {1 - 1 / wanted:.2f}"
         )
-    check_prompts(problems + bench.held_out, bench.sampler)
+    bench.prompts.keep(run.path / PROMPTS, problems + bench.held_out)
     if run.latest_checkpoint() is None:
         display.begin("evaluation", 1)
         run.log(0, evaluate_and_record(bench, run, config, 0))

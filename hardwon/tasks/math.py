@@ -15,6 +15,22 @@ from hardwon.verifiers.worker_pool import WorkerPool, verdict
 SURELY_PARSES = re.compile(r"-?\d{1,30}(\.\d{1,30})?|-?\\d?frac\{-?\d{1,9}\}\{\d{1,9}\}")
 GOLD_SECONDS = 10.0
 
+# The field's usual instruction, unless the prompt has its own. A prompt that ends with a colon already waits
+# for its answer. The variables are those of hardwon/models/prompts.py.
+PROMPT_TEMPLATE = r"""
+{% set wanted = "the letter of the right choice" if multiple_choice else "your final answer" %}
+{% set instruction %}
+Please reason step by step, and put {{ wanted }} within \boxed{}.
+{%- endset %}
+{% if chat %}
+{{ prompt }}{% if not asks_for_form %}{{ "\n\n" }}{{ instruction }}{% endif %}
+{% elif asks_for_form and prompt.rstrip().endswith(":") %}
+{{ prompt }}
+{%- else %}
+Question: {{ prompt }}{{ "\n" }}{% if not asks_for_form %}{{ instruction }}{{ "\n" }}{% endif %}Answer:
+{%- endif %}
+""".lstrip()
+
 
 def load(
     data: str,
@@ -37,7 +53,14 @@ def load(
     def verify(pairs: Sequence[tuple[Problem, str]]) -> list[Verdict]:
         return [verdict(reply) for reply in pool.run([(problem.answer, text) for problem, text in pairs])]
 
-    return Task("math", lambda split: list(splits[split]), verify, gold_response, close=pool.close)
+    return Task(
+        "math",
+        lambda split: list(splits[split]),
+        verify,
+        gold_response,
+        close=pool.close,
+        prompt_template=PROMPT_TEMPLATE,
+    )
 
 
 def gold_response(problem: Problem) -> str:

@@ -12,7 +12,7 @@ from reasoning_gym.factory import DATASETS
 from hardwon.config import nearest
 from hardwon.data import Problem, Verdict
 from hardwon.tasks.rows import prompt_key
-from hardwon.tasks.task import Split, Task
+from hardwon.tasks.task import QUESTION_AND_ANSWER, Split, Task
 from hardwon.verifiers import reasoning_gym as gym
 from hardwon.verifiers.sandbox_inside import plain
 from hardwon.verifiers.worker_pool import WorkerPool, verdict
@@ -69,7 +69,12 @@ def load(
         return [verdict(reply) for reply in pool.run(calls)]
 
     return Task(
-        f"reasoning_gym:{dataset}", lambda split: list(splits[split]), verify, gold_response, close=pool.close
+        f"reasoning_gym:{dataset}",
+        lambda split: list(splits[split]),
+        verify,
+        gold_response,
+        close=pool.close,
+        prompt_template=QUESTION_AND_ANSWER,
     )
 
 

@@ -26,6 +26,10 @@ def nothing_to_close() -> None:
     """For tasks that hold no process and no file."""
 
 
+# For a model without a chat template: the form in which text on the web has questions and answers.
+QUESTION_AND_ANSWER = "{% if chat %}{{ prompt }}{% else %}Question: {{ prompt }}\nAnswer:{% endif %}"
+
+
 @dataclass(frozen=True)
 class Task:
     """A value made of functions; a task module builds one in its `load`.
@@ -37,6 +41,8 @@ class Task:
     gold(problem)      a response that earns full reward.
     split_steps(text)  the response cut at step boundaries; the joined steps equal the text.
     close()            ends worker processes; harmless when called twice.
+    prompt_template    how a prompt is worded unless the user says it (hardwon/models/prompts.py); None: as
+                       it is.
     """
 
     name: str
@@ -45,3 +51,4 @@ class Task:
     gold: Callable[[Problem], str]
     split_steps: Callable[[str], list[str]] = split_lines
     close: Callable[[], None] = nothing_to_close
+    prompt_template: str | None = None

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from hardwon.algorithms import direct_advantage
 from hardwon.data import Problem
 from hardwon.models.policy import Policy
-from hardwon.models.tokens import encode_prompt
+from hardwon.models.prompts import encode_prompt
 from hardwon.records import read_metrics
 from hardwon.steps.records import read_solution_steps
 from hardwon.steps.select import read_pairs

@@ -2,67 +2,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import CHAT, make_tokenizer
-from tokenizers.processors import TemplateProcessing
+from conftest import make_tokenizer
 from transformers import GenerationConfig
 
-from hardwon.data import Problem
 from hardwon.models.tokens import (
     collate,
     decode_response,
-    encode_prompt,
     eos_ids,
     pad_id,
 )
-
-SUM = Problem("sum/1", "3+4=", "7")
-
-
-def adds_bos(tokenizer):
-    """A tokenizer that puts <bos> before every text, as Llama's does."""
-    tokenizer._tokenizer.post_processor = TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 1)])
-    return tokenizer
-
-
-def test_text_prompt_is_one_user_message_under_a_chat_template():
-    tokenizer = make_tokenizer()
-    ids = encode_prompt(tokenizer, SUM)
-    assert tokenizer.decode(ids) == "<|im_start|><unk><unk>e<unk>\n3+4=<|im_end|>\n<|im_start|>a\n"
-    messages = Problem("sum/1", [{"role": "user", "content": "3+4="}], "7")
-    assert encode_prompt(tokenizer, messages) == ids
-
-
-def test_raw_text_has_no_template():
-    tokenizer = make_tokenizer(chat_template=None)
-    assert tokenizer.decode(encode_prompt(tokenizer, SUM, chat_template=False)) == "3+4="
-
-
-@pytest.mark.parametrize("template", [CHAT, "<bos>" + CHAT, "<bos><bos>" + CHAT])
-@pytest.mark.parametrize("chat_template", [True, False])
-def test_exactly_one_bos_whoever_writes_it(template, chat_template):
-    tokenizer = adds_bos(make_tokenizer(template))
-    ids = encode_prompt(tokenizer, SUM, chat_template=chat_template)
-    assert ids[0] == tokenizer.bos_token_id and ids.count(tokenizer.bos_token_id) == 1
-
-
-def test_system_prompt_comes_first():
-    tokenizer = make_tokenizer()
-    text = tokenizer.decode(encode_prompt(tokenizer, SUM, system_prompt="add"))
-    assert text.index("add") < text.index("3+4=")
-
-
-def test_settings_that_do_not_fit_are_refused_by_name():
-    with pytest.raises(ValueError, match="set chat_template=false"):
-        encode_prompt(make_tokenizer(chat_template=None), SUM)
-    with pytest.raises(ValueError, match="chat_template=true"):
-        encode_prompt(make_tokenizer(), SUM, chat_template=False, system_prompt="add")
-    chat = Problem("p", [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}], "")
-    with pytest.raises(ValueError, match="chat_template=true"):
-        encode_prompt(make_tokenizer(), chat, chat_template=False)
-    with pytest.raises(ValueError, match="system_prompt"):
-        encode_prompt(make_tokenizer(), chat, system_prompt="add")
-    with pytest.raises(ValueError, match="no tokens"):
-        encode_prompt(make_tokenizer(), Problem("p", "", ""), chat_template=False)
 
 
 def test_eos_ids_come_from_tokenizer_configs_and_template():
