@@ -6,10 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from hardwon.config import EvaluationSettings, ModelSettings, RunSettings, SamplingSettings, TaskSettings
+from hardwon.config import (
+    EvaluationSettings,
+    ModelSettings,
+    RunSettings,
+    SamplingSettings,
+    TaskSettings,
+)
 from hardwon.data import Problem, Sampling
 from hardwon.models.generator import Generator
 from hardwon.models.generator_hf import HFGenerator
@@ -17,12 +24,13 @@ from hardwon.models.generator_vllm import VLLMGenerator
 from hardwon.models.parallel import shard, whole_copy, world
 from hardwon.models.policy import Dtype, Policy
 from hardwon.models.tokens import encode_prompt, load_tokenizer
-from hardwon.rollouts import Reward, Sampler, outcome_reward
+from hardwon.rollouts import Reward, Sampler, outcome_reward, score_reward
 from hardwon.tasks import Task, load_task
+from hardwon.tasks.rows import fingerprint
 
 
 class SharedSettings(ModelSettings, TaskSettings, SamplingSettings, RunSettings, EvaluationSettings):
-    """The settings that both methods have."""
+    """The settings that all methods have."""
 
     @property
     def sampling(self) -> Sampling:
@@ -92,8 +100,6 @@ def open_workbench(
 def open_generator(config: SharedSettings, policy: Policy) -> Generator:
     """The generator that the settings name; ValueError if it cannot run here."""
     if config.generator == "hf":
-        if config.vllm_server is not None:
-            raise ValueError(f"vllm_server={config.vllm_server} is for generator=vllm, but generator=hf")
         return HFGenerator(policy)
     return VLLMGenerator(
         policy,
@@ -102,6 +108,23 @@ def open_generator(config: SharedSettings, policy: Policy) -> Generator:
         max_length=config.max_prompt_tokens + 2 * config.max_new_tokens,
         gpu_memory_utilization=config.vllm_gpu_memory,
     )
+
+
+def base_reward(config: Any) -> Reward:
+    """The reward that an online method trains on: the verdict, or the score where that is asked for.
+
+    `config` has OnlineSettings and TaskSettings. A reward function of the user's is always read as a score.
+    """
+    return score_reward if config.reward_from == "score" or config.reward else outcome_reward
+
+
+def check_same_data(config: TaskSettings, stored: str, problems: Sequence[Problem]) -> None:
+    """ValueError if the training problems of a resumed run are not those whose fingerprint it `stored`."""
+    if stored != fingerprint(problems):
+        raise ValueError(
+            f"data={config.data!r} has changed since this run began: its order and what was sampled would "
+            "not fit. Restore the data, or start a new run from the trained model"
+        )
 
 
 def open_task(config: SharedSettings) -> Task:
