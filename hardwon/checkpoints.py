@@ -90,6 +90,16 @@ def write_atomic(path: Path, content: bytes) -> None:
         fsync(path.parent)
 
 
+def move_directory(source: Path, target: Path) -> None:
+    """Puts a written directory in the place of `target`: its files reach the disk before its name does."""
+    for path in source.rglob("*"):
+        fsync(path)
+    fsync(source)
+    shutil.rmtree(target, ignore_errors=True)
+    os.rename(source, target)
+    fsync(target.parent)
+
+
 # ------------------------------------------------------------------------------------------ checkpoints
 
 
@@ -113,27 +123,22 @@ def write_checkpoint(
             temporary.mkdir(parents=True)
             write(temporary)
             _seal(temporary, iteration, metric)
-            if target.exists():
-                shutil.rmtree(target)
-            os.rename(temporary, target)
+            move_directory(temporary, target)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        fsync(folder)
     return Checkpoint(target, iteration, metric)
 
 
 def _seal(directory: Path, iteration: int, metric: float | None) -> None:
-    """Writes the manifest of a directory and syncs everything in it."""
-    entries = sorted(p for p in directory.rglob("*"))
+    """Writes the manifest of a directory."""
+    entries = sorted(directory.rglob("*"))
     files = {
         p.relative_to(directory).as_posix(): {"size": p.stat().st_size, "sha256": _sha256(p)}
         for p in entries
         if p.is_file()
     }
     manifest = {"iteration": iteration, "metric": metric, "files": files}
-    for path in entries:
-        fsync(path)
     write_atomic(directory / MANIFEST, json.dumps(manifest, indent=1).encode())
 
 

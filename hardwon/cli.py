@@ -26,6 +26,7 @@ app = typer.Typer(
 )
 console = Console()
 errors = Console(stderr=True)
+log = logging.getLogger("hardwon")
 
 # What may differ when a run is resumed: where it runs, how long, and how watched, but not what it does.
 MAY_CHANGE = {
@@ -102,7 +103,7 @@ def train_in(run: Run, resolved: SharedSettings, num_processes: int) -> Path:
     print_settings(resolved, run.path)
     with (
         stopped_by_sigterm(),
-        Display(resolved.iterations, title=resolved.algorithm, console=console) as display,
+        Display(1, title=resolved.algorithm, console=console) as display,
     ):
         try:
             return find(resolved.algorithm).train(resolved, run, display)
@@ -134,12 +135,17 @@ def print_settings(resolved: Any, path: Path) -> None:
 
 
 def finish(path: Path, model: Path) -> None:
-    """Write the report and say what changed and where everything lies."""
+    """Say where the model lies and what changed, and write the report; its failure is not the run's."""
     from hardwon.report import before_after, form_before_after, write_report
 
-    report = write_report([path])
-    console.print(before_after(path), form_before_after(path), sep="\n\n")
-    console.print(f"model    {model}\nreport   {report}\nplots    {report.parent / 'plots'}", highlight=False)
+    console.print(f"model    {model}", highlight=False)
+    try:
+        report = write_report([path])
+        console.print(before_after(path), form_before_after(path), sep="\n\n")
+        console.print(f"report   {report}\nplots    {report.parent / 'plots'}", highlight=False)
+    except Exception as error:  # of many kinds: the disk, fonts, damaged files
+        text = "The model is trained, but its report could not be written: %s. Try: hardwon report %s"
+        log.warning(text, error, path)
 
 
 @app.command()
@@ -187,7 +193,7 @@ def check(
     from hardwon.commands import check_command, dry_run_command
     from hardwon.hardware import parse_hardware
 
-    given = {**(read_yaml(config) if config else {}), **parse_words(settings or [])}
+    given = [read_yaml(config) if config else {}, parse_words(settings or [])]
     machine = parse_hardware(hardware) if hardware else None
     if assume and not dry_run:
         raise ValueError(f"--assume {assume[0]}: what is assumed matters with --dry-run only; add it")

@@ -13,7 +13,7 @@ from rich.table import Table
 from hardwon.algorithms import resolve
 from hardwon.check import check
 from hardwon.checkpoints import write_atomic
-from hardwon.config import PromptSettings, build, parse_words, read_yaml
+from hardwon.config import PromptSettings, build, idle, merged, parse_words, read_yaml
 from hardwon.cost import Assumptions
 from hardwon.data import Sampling
 from hardwon.evaluate import (
@@ -26,7 +26,7 @@ from hardwon.evaluate import (
     stored_evaluations,
 )
 from hardwon.hardware import Hardware
-from hardwon.models.paths import PACKAGED
+from hardwon.models.paths import PACKAGED, origin_of, trained_model
 from hardwon.plan import Finding, plan
 from hardwon.plan_tables import print_plan
 from hardwon.records import CONFIG, read_config
@@ -41,13 +41,20 @@ FORM_ROWS = {
 }
 # With one of these given, a run's model is asked something else than the run asked.
 PROMPT_SHAPING = {*PromptSettings.model_fields, "task", "data", "eval_data", "task_options"}
+# What every method has and only training reads.
+NOT_OF_EVALUATION = {
+    "lora_rank", "gradient_checkpointing", "algorithm", "run", "checkpoint_every", "keep_checkpoints",
+    "log_to",
+}  # fmt: skip
 
 MARKS = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "error": "[red]error[/]"}
 
 
 def evaluate_command(model: str, given: Mapping[str, Any], out: Path | None, console: Console) -> None:
     """Evaluate a model, or a run's trained model on the run's own task, and print the estimates."""
-    layers: list[Mapping[str, Any]] = [PACKAGED.get(model, {})]
+    for key in NOT_OF_EVALUATION & given.keys():
+        raise ValueError(f"{key}={given[key]}: this is a setting of training, which evaluation does not use")
+    layers: list[Mapping[str, Any]] = [PACKAGED.get(origin_of(model) or "", {})]
     is_run = (Path(model) / CONFIG).is_file()
     if is_run:
         stored = read_config(model)
@@ -56,6 +63,8 @@ def evaluate_command(model: str, given: Mapping[str, Any], out: Path | None, con
         layers.append({"lora_rank": 0, "model": str(trained_model(model))})
     else:
         layers.append({"model": model})
+    for setting in idle(SharedSettings, merged(*layers), given):
+        raise ValueError(f"{setting.key} does nothing with {setting.now}: it acts with {setting.acts}")
     config = build(SharedSettings, *layers, given)
     bench = open_workbench(config)
     if is_run and not given.keys() & PROMPT_SHAPING:
@@ -69,15 +78,6 @@ def evaluate_command(model: str, given: Mapping[str, Any], out: Path | None, con
     if out is not None:
         write_atomic(out, json.dumps(evaluations["sampled"].to_dict()).encode())
         console.print(f"per-problem results in {out}", highlight=False)
-
-
-def trained_model(run: str | Path) -> Path:
-    """A run's trained model, or that of a newer checkpoint if the run goes on or is not finished."""
-    candidates = [Path(run) / "model", *sorted(Path(run).glob("checkpoints/iteration-*/model"), reverse=True)]
-    written = {path: (path / "config.json").stat().st_mtime for path in candidates if path.is_dir()}
-    if written:
-        return max(written, key=lambda path: written[path])
-    raise ValueError(f"{run} has no trained model yet: it was stopped before its first checkpoint")
 
 
 def evaluation_table(title: str, evaluations: Mapping[str, Evaluation]) -> Table:
@@ -149,15 +149,15 @@ def evaluation_of(source: str) -> Evaluation:
 
 
 def check_command(
-    algorithm: str, given: Mapping[str, Any], console: Console, hardware: Hardware | None = None
+    algorithm: str, given: Sequence[Mapping[str, Any]], console: Console, hardware: Hardware | None = None
 ) -> bool:
-    """Print every finding; True if none is an error."""
-    return print_findings(check(resolve(algorithm, given), hardware), console)
+    """Print every finding for layers of settings; True if none is an error."""
+    return print_findings(check(resolve(algorithm, *given), hardware), console)
 
 
 def dry_run_command(
     algorithm: str,
-    given: Mapping[str, Any],
+    given: Sequence[Mapping[str, Any]],
     console: Console,
     *,
     hardware: Hardware | None,
@@ -165,7 +165,7 @@ def dry_run_command(
     models: Path | None,
 ) -> bool:
     """Print what a run takes, then the findings; True if none is an error."""
-    config = resolve(algorithm, given)
+    config = resolve(algorithm, *given)
     found = plan(config, hardware, build(Assumptions, *map(assumption, assume)), models)
     print_plan(found, console)
     return print_findings(found.findings, console)

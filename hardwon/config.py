@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -26,8 +26,32 @@ C = TypeVar("C", bound=Settings)
 TEMPLATE_FILES = (".jinja", ".jinja2", ".j2")
 
 
+class OnlyWith:
+    """Marks a setting that acts only where each of these other settings has the value, or one of the values.
+
+    Of several marks on one setting, any one is enough. `Annotated[int, OnlyWith(overlong="punish")]`
+    """
+
+    def __init__(self, **values: Any) -> None:
+        self.values = {key: v if isinstance(v, tuple) else (v,) for key, v in values.items()}
+
+    def holds(self, settings: Mapping[str, Any]) -> bool:
+        return all(settings.get(key) in choices for key, choices in self.values.items())
+
+    def __str__(self) -> str:
+        return " and ".join(f"{k}={' or '.join(map(_word, choices))}" for k, choices in self.values.items())
+
+
+def _word(value: Any) -> str:
+    """A value as a user writes it."""
+    return {None: "null", True: "true", False: "false"}.get(value, str(value))
+
+
 class ModelSettings(Settings):
-    model: str = Field("embedded", description="Hugging Face name, a path, `embedded` or `embedded_code`")
+    model: str = Field(
+        "embedded",
+        description="Hugging Face name, `embedded`, `embedded_code`, or a directory: model, adapter or run",
+    )
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="bfloat16: autocast over float32 weights; auto: bfloat16 on a GPU that has it"
@@ -35,8 +59,10 @@ class ModelSettings(Settings):
     lora_rank: int = Field(0, ge=0, description="0 trains all weights")
     gradient_checkpointing: bool = False
     generator: Literal["hf", "vllm"] = Field("hf", description="what samples; vllm: extra `hardwon[vllm]`")
-    vllm_server: str | None = Field(None, description="URL of a vLLM server; default: in this process")
-    vllm_gpu_memory: float = Field(
+    vllm_server: Annotated[str | None, OnlyWith(generator="vllm")] = Field(
+        None, description="URL of a vLLM server; default: in this process"
+    )
+    vllm_gpu_memory: Annotated[float, OnlyWith(generator="vllm", vllm_server=None)] = Field(
         0.5, gt=0, le=1, description="share of the GPU that vLLM in this process has while it samples (ours)"
     )
 
@@ -47,7 +73,7 @@ class PromptSettings(Settings):
     chat_template: Literal[True, False, "auto"] = Field(
         "auto", description="auto: the model's chat template if it has one; false: raw text"
     )
-    system_prompt: str | None = None
+    system_prompt: Annotated[str | None, OnlyWith(chat_template=(True, "auto"))] = None
     chat_template_kwargs: dict[str, Any] = Field(
         default_factory=dict, description="what the chat template takes, as enable_thinking"
     )
@@ -86,9 +112,6 @@ class TaskSettings(Settings):
         None,
         description="package.module:function with TRL's or verl's signature; a.b:f*0.5,c.d:g for several",
     )
-    reward_from: Literal["verdict", "score"] = Field(
-        "verdict", description="verdict: +1 or -1; score: the verifier's own grade, as `reward` always is"
-    )
 
 
 class SamplingSettings(Settings):
@@ -114,7 +137,6 @@ class OptimizerSettings(Settings):
 
 class RunSettings(Settings):
     algorithm: str = ""
-    iterations: int = Field(1, gt=0)
     run: str | None = Field(None, description="run directory; default runs/<algorithm>-<date>-<time>")
     seed: int = 0
     checkpoint_every: int = Field(50, gt=0, description="iterations (ours)")
@@ -124,8 +146,17 @@ class RunSettings(Settings):
     )
 
 
-class EvaluationSettings(Settings):
+class OnlineSettings(Settings):
+    """What a method has that samples while it trains."""
+
+    iterations: int = Field(1000, gt=0, description="(ours)")
+    reward_from: Annotated[Literal["verdict", "score"], OnlyWith(reward=None)] = Field(
+        "verdict", description="verdict: +1 or -1; score: the verifier's own grade, as `reward` always is"
+    )
     eval_every: int = Field(50, ge=0, description="iterations; 0: only before and after (ours)")
+
+
+class EvaluationSettings(Settings):
     eval_problems: int = Field(500, gt=0, description="held-out problems (ours)")
     eval_samples: int = Field(4, gt=0, description="responses a problem, beside a greedy one (ours)")
     eval_temperature: float | None = Field(
@@ -191,18 +222,47 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     return {str(k): v for k, v in value.items()}
 
 
+def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of all layers, the later over the earlier."""
+    return {key: value for layer in layers for key, value in layer.items()}
+
+
 def build(kind: type[C], *layers: Mapping[str, Any]) -> C:
     """Settings of `kind` from layers of values, the later over the earlier.
 
     Raises ValueError that names each bad setting, its value and the nearest valid choice.
     """
-    merged: dict[str, Any] = {}
-    for layer in layers:
-        merged.update(layer)
     try:
-        return kind(**merged)
+        return kind(**merged(*layers))
     except ValidationError as error:
         raise ValueError("\n".join(_explain(kind, e) for e in error.errors())) from None
+
+
+class Idle(NamedTuple):
+    """A setting that does nothing: where it would act, and the values that it would depend on."""
+
+    key: str
+    acts: str
+    now: str
+
+
+def idle(kind: type[Settings], below: Mapping[str, Any], layer: Mapping[str, Any]) -> list[Idle]:
+    """The settings of `layer` that do nothing with its other values over those `below`.
+
+    Values are looked at before they are validated. A later layer may turn off what an earlier one set: a
+    command line that says overlong=none is not at odds with a file that holds an overlong_buffer.
+    """
+    fields = kind.model_fields
+    defaults = {name: field.get_default(call_default_factory=True) for name, field in fields.items()}
+    values = {**defaults, **below, **layer}
+    found = []
+    for key in layer:
+        marks = [m for m in fields[key].metadata if isinstance(m, OnlyWith)] if key in fields else []
+        if marks and layer[key] is not None and not any(mark.holds(values) for mark in marks):
+            others = dict.fromkeys(name for mark in marks for name in mark.values)
+            now = ", ".join(f"{name}={_word(values[name])}" for name in others)
+            found.append(Idle(key, ", or with ".join(map(str, marks)), now))
+    return found
 
 
 def _explain(kind: type[Settings], error: Any) -> str:

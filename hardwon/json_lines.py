@@ -10,7 +10,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Self
 
-from hardwon.checkpoints import saving
+from hardwon.checkpoints import fsync, saving
 from hardwon.models.parallel import barrier, on_main
 
 
@@ -33,6 +33,7 @@ class JsonLines:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = FileIO(self.path, "a+")
             self._file.truncate(_whole_length(self.path.read_bytes()))
+            fsync(self.path.parent)  # what a file holds is found by its name alone
 
     def append(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Adds all records in one write and waits for the disk."""

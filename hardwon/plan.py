@@ -12,7 +12,7 @@ from transformers import AutoConfig
 from hardwon import memory
 from hardwon.cost import Assumptions, Stage, Workload, stages
 from hardwon.hardware import Hardware, this_machine
-from hardwon.models.paths import PACKAGED
+from hardwon.models.paths import PACKAGED, find_model
 from hardwon.workbench import SharedSettings
 
 # Rows decoded together below which a GPU does little but read weights (ours).
@@ -67,7 +67,8 @@ def offline_shape(model: str, models: Path | None) -> memory.Shape:
     """Sizes of a packaged model, a directory, NAME in `models` for the hub's OWNER/NAME, or of the cache."""
     beside = models / model.rpartition("/")[2] if models is not None else None
     if model in PACKAGED or Path(model).expanduser().is_dir():
-        return memory.load_shape(model)
+        base = find_model(model).base  # of an adapter; it may lie on the hub
+        return memory.load_shape(model) if Path(base).is_dir() else offline_shape(base, models)
     if beside is not None and (beside / "config.json").is_file():
         return memory.load_shape(str(beside))
     try:

@@ -52,7 +52,7 @@ def memory_table(plan: Plan) -> Table:
 
 def time_table(work: Workload, stages: list[Stage]) -> Table:
     total = sum(stage.seconds for stage in stages)
-    count, iterations = work.hardware.count, work.config.iterations
+    count, iterations = work.hardware.count, getattr(work.config, "iterations", 1)
     hours = f"{total * count / 3600:.3g} {work.hardware.name} hours"
     whole = f"; {duration(total * iterations)} for iterations={iterations}" if iterations > 1 else ""
     table = Table(

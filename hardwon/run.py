@@ -17,6 +17,7 @@ environment is written. With several processes the first one holds the run and t
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import importlib
 import importlib.util
@@ -26,7 +27,7 @@ import os
 import shutil
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,7 +35,7 @@ from typing import Any, Protocol
 import pyarrow.parquet as pq
 
 from hardwon import checkpoints
-from hardwon.checkpoints import Checkpoint, fsync, numbered, saving, write_atomic
+from hardwon.checkpoints import Checkpoint, fsync, log, move_directory, numbered, saving, write_atomic
 from hardwon.data import Group
 from hardwon.models.parallel import barrier, broadcast, on_main, world
 from hardwon.records import (
@@ -54,7 +55,7 @@ FOLDERS = ("rollouts", "evaluations", "checkpoints")
 
 
 class Sink(Protocol):
-    """Another place that metrics go to."""
+    """Another place that metrics go to. Whatever it raises turns it off and ends nothing else."""
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None: ...
     def close(self) -> None: ...
@@ -68,7 +69,7 @@ class Run:
         self.config = dict(config)
         self._lock = lock
         self._keep_last = keep_last
-        self._sinks: list[Sink] = []
+        self._sinks: dict[str, Sink] = {}
         self._unsynced: list[Path] = []
         self._metrics_file = FileIO(path / METRICS, "a")
         self._latest: Checkpoint | None = None
@@ -157,8 +158,9 @@ class Run:
         line |= {name: value if math.isfinite(value) else None for name, value in values.items()}
         with saving("metrics", self.path / METRICS):
             _append(self._metrics_file, json.dumps(line, allow_nan=False).encode() + b"\n")
-        for sink in self._sinks:
-            sink.log(iteration, values)
+        for name in list(self._sinks):
+            with self._sink_may_fail(name):
+                self._sinks[name].log(iteration, values)
 
     def save_rollouts(
         self,
@@ -227,8 +229,7 @@ class Run:
             with saving("the trained model", target):
                 shutil.rmtree(temporary, ignore_errors=True)
                 shutil.copytree(source, temporary)
-                shutil.rmtree(target, ignore_errors=True)
-                os.rename(temporary, target)
+                move_directory(temporary, target)
 
         on_main(copy)
         return target
@@ -240,13 +241,25 @@ class Run:
     # ---------------------------------------------------------------------------------- open and shut
 
     def _open_sinks(self, names: Iterable[str], first_iteration: int) -> None:
-        self._sinks = [SINKS[name](self.path, self.config, first_iteration) for name in names]
+        for name in names:
+            with self._sink_may_fail(name):
+                self._sinks[name] = SINKS[name](self.path, self.config, first_iteration)
+
+    @contextlib.contextmanager
+    def _sink_may_fail(self, name: str) -> Iterator[None]:
+        """A sink that fails is turned off and said once; the run and metrics.jsonl go on."""
+        try:
+            yield
+        except Exception as error:  # of many kinds: the network, the disk, the package's own
+            self._sinks.pop(name, None)
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            log.warning("log_to=%s failed and is turned off; %s has every metric: %s", name, METRICS, reason)
 
     def close(self) -> None:
         """Closes files and sinks and releases the lock; harmless when called twice."""
-        for sink in self._sinks:
-            sink.close()
-        self._sinks = []
+        for name in list(self._sinks):
+            with self._sink_may_fail(name):
+                self._sinks.pop(name).close()
         self._metrics_file.close()
         self._lock.release()
 

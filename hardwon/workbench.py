@@ -26,16 +26,16 @@ from hardwon.models.parallel import shard, whole_copy, world
 from hardwon.models.policy import Dtype, Policy
 from hardwon.models.prompts import PromptForm, encode_prompt
 from hardwon.models.tokens import load_tokenizer
-from hardwon.rollouts import Reward, Sampler, outcome_reward
+from hardwon.rollouts import Reward, Sampler, outcome_reward, score_reward
 from hardwon.stored_prompts import Render, StoredPrompts, problem_key
 from hardwon.tasks import Task, load_task
-from hardwon.tasks.rows import read_rows
+from hardwon.tasks.rows import fingerprint, read_rows
 
 
 class SharedSettings(
     ModelSettings, PromptSettings, TaskSettings, SamplingSettings, RunSettings, EvaluationSettings
 ):
-    """The settings that both methods have."""
+    """The settings that all methods have."""
 
     @property
     def sampling(self) -> Sampling:
@@ -102,8 +102,6 @@ def open_workbench(
 def open_generator(config: SharedSettings, policy: Policy) -> Generator:
     """The generator that the settings name; ValueError if it cannot run here."""
     if config.generator == "hf":
-        if config.vllm_server is not None:
-            raise ValueError(f"vllm_server={config.vllm_server} is for generator=vllm, but generator=hf")
         return HFGenerator(policy)
     return VLLMGenerator(
         policy,
@@ -113,6 +111,23 @@ def open_generator(config: SharedSettings, policy: Policy) -> Generator:
         reads_text=bool(config.stop),
         gpu_memory_utilization=config.vllm_gpu_memory,
     )
+
+
+def base_reward(config: Any) -> Reward:
+    """The reward that an online method trains on: the verdict, or the score where that is asked for.
+
+    `config` has OnlineSettings and TaskSettings. A reward function of the user's is always read as a score.
+    """
+    return score_reward if config.reward_from == "score" or config.reward else outcome_reward
+
+
+def check_same_data(config: TaskSettings, stored: str, problems: Sequence[Problem]) -> None:
+    """ValueError if the training problems of a resumed run are not those whose fingerprint it `stored`."""
+    if stored != fingerprint(problems):
+        raise ValueError(
+            f"data={config.data!r} has changed since this run began: its order and what was sampled would "
+            "not fit. Restore the data, or start a new run from the trained model"
+        )
 
 
 def open_task(config: SharedSettings) -> Task:
@@ -222,7 +237,7 @@ def check_length(problem: Problem, length: int, config: SharedSettings, context_
         )
     if length + config.longest_response > context_length:
         raise ValueError(
-            f"problem {problem.id}: {length} prompt tokens and max_new_tokens={config.longest_response} do not "
-            f"fit the model's context of {context_length}; the largest max_new_tokens and "
+            f"problem {problem.id}: {length} prompt tokens and max_new_tokens={config.longest_response} "
+            f"do not fit the model's context of {context_length}; the largest max_new_tokens and "
             f"eval_max_new_tokens for it is {context_length - length}"
         )

@@ -9,8 +9,8 @@ from typing import Any
 
 from hardwon.algorithms import direct_advantage, dpo, group_policy, ppo, sft
 from hardwon.algorithms.group_recipes import RECIPES
-from hardwon.config import build, nearest
-from hardwon.models.paths import PACKAGED
+from hardwon.config import build, idle, merged, nearest
+from hardwon.models.paths import PACKAGED, origin_of
 from hardwon.workbench import SharedSettings
 
 
@@ -64,9 +64,33 @@ def find(name: str) -> Algorithm:
 
 
 def resolve(name: str, *layers: Mapping[str, Any]) -> SharedSettings:
-    """The settings of a run: the paper's, ours for a packaged model where one is used, then `layers`."""
+    """The settings of a run: the paper's, ours for a packaged model and what descends from it, then `layers`.
+
+    A layer that names its algorithm is what a run stored; every other one is what a user asks for, and a
+    setting there that this algorithm has no use for is a ValueError that names those that have.
+    """
     algorithm = find(name)
     given: Sequence[Mapping[str, Any]] = [dict(layer) for layer in layers]
     model = next((layer["model"] for layer in reversed(given) if "model" in layer), "embedded")
-    packaged = [PACKAGED[model], algorithm.embedded] if model in PACKAGED else []
-    return build(algorithm.config, {"algorithm": name}, algorithm.settings, *packaged, *given)
+    origin = origin_of(model)
+    packaged = [PACKAGED[origin], algorithm.embedded] if origin else []
+    below = [{"algorithm": name}, algorithm.settings, *packaged]
+    for number, layer in enumerate(given):
+        if "algorithm" not in layer:
+            check_used(name, merged(*below, *given[:number]), layer)
+        elif layer["algorithm"] != name:
+            raise ValueError(f"algorithm={layer['algorithm']}: these are settings of another one than {name}")
+    return build(algorithm.config, *below, *given)
+
+
+def check_used(name: str, below: Mapping[str, Any], layer: Mapping[str, Any]) -> None:
+    """ValueError for a setting of `layer` that `name` does not have, or that does nothing there."""
+    config = ALGORITHMS[name].config
+    for key, value in layer.items():
+        having = [n for n, a in ALGORITHMS.items() if key in a.config.model_fields]
+        if having and key not in config.model_fields:
+            raise ValueError(f"{key}={value}: {name} has no such setting; these have: {', '.join(having)}")
+    for key, acts, now in idle(config, below, layer):
+        having = [n for n, a in ALGORITHMS.items() if not idle(a.config, a.settings, {key: layer[key]})]
+        also = f" (as {', '.join(having)} have it)" if having and name not in having else ""
+        raise ValueError(f"{key}={layer[key]} does nothing in {name} with {now}: it acts with {acts}{also}")

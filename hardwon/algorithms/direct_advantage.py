@@ -150,9 +150,18 @@ def train(config: Config, run: Run, display: Display) -> Path:
     for number in range(1, config.iterations + 1):
         if not broadcast((stage_folder(run.path, number) / "policy.json").is_file()):
             repeat(open_repetition(config, run, display, number))
+    model = run.publish(stage_folder(run.path, config.iterations) / "policy")
     display.begin("plots", 1)
-    on_main(lambda: write_step_plots(run.path))
-    return run.publish(stage_folder(run.path, config.iterations) / "policy")
+    on_main(lambda: draw_plots(run.path, display))
+    return model
+
+
+def draw_plots(path: Path, display: Display) -> None:
+    """The plots of every repetition; what they fail with is said, since the model is there without them."""
+    try:
+        write_step_plots(path)
+    except Exception as error:  # of many kinds: the disk, fonts, damaged files
+        display.print(f"the plots of the steps could not be drawn: {error}")
 
 
 def repeat(repetition: Repetition) -> None:

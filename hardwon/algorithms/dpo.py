@@ -32,7 +32,6 @@ class Config(OfflineSettings):
     """Settings of DPO. Those of the loss are the paper's; those of collecting are direct advantage's."""
 
     algorithm: str = "dpo"
-    iterations: int = Field(1, ge=1, le=1, description="collecting and fitting once")
     kept_solutions: int = Field(6, gt=1, description="of each problem, right and wrong as balanced as can be")
     beta: float = Field(0.1, gt=0)
     batch_size: int = Field(64, gt=0, description="pairs")

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 from hardwon.algorithms.group_metrics import Clock, describe, figures
 from hardwon.algorithms.group_recipes import RECIPES, Recipe
 from hardwon.algorithms.group_update import Row, has_loss, make_rows, update
-from hardwon.config import OptimizerSettings
+from hardwon.config import OnlineSettings, OnlyWith, OptimizerSettings
 from hardwon.data import Group, Problem, State, Verdict
 from hardwon.dynamic_sampling import DynamicSampler, Fill, ProblemStream, keep_all, keep_varied
 from hardwon.evaluate import evaluate_and_record
@@ -31,24 +31,31 @@ from hardwon.models.parallel import any_rank, divided_like, gathered, shard, wor
 from hardwon.models.policy import Policy
 from hardwon.optimization import Optimizer, learning_rate_at
 from hardwon.progress import Display, Interrupt
-from hardwon.rollouts import Reward, outcome_reward, sample_groups, score_reward
+from hardwon.rollouts import Reward, sample_groups
 from hardwon.run import Run
 from hardwon.sharded_state import load_state, save_state
 from hardwon.stored_prompts import PROMPTS
 from hardwon.tasks.rows import fingerprint
-from hardwon.workbench import SharedSettings, Workbench, open_workbench
+from hardwon.workbench import SharedSettings, Workbench, base_reward, check_same_data, open_workbench
+
+# Published number of updates of an iteration (arXiv 2503.14476).
+UPDATES = 16
 
 Amplification = Literal["none", "daa", "symmetric", "ungated", "shrink_incorrect", "mirrored", "exact"]
 
 
-class Config(SharedSettings, OptimizerSettings):
+ANY_FACTOR = ("daa", "symmetric", "ungated", "shrink_incorrect", "mirrored")
+
+
+class Config(SharedSettings, OptimizerSettings, OnlineSettings):
     """Settings of the group-relative family. Defaults are dapo's published ones unless marked ours."""
 
     algorithm: str = "da3po"
-    iterations: int = Field(1000, gt=0, description="(ours)")
     prompts_per_iteration: int = Field(512, gt=0)
     group_size: int = 16
-    updates_per_iteration: int = Field(16, gt=0, description="mini-batches of an iteration")
+    updates_per_iteration: int = Field(
+        UPDATES, gt=0, description="mini-batches of an iteration; default 16 or the nearest that divides"
+    )
     epochs_per_iteration: int = Field(1, gt=0, description="passes over the mini-batches")
     clip_low: float | None = Field(0.2, gt=0, description="null: the recipe has no bounds")
     clip_high: float | None = Field(0.2, gt=0)
@@ -62,25 +69,46 @@ class Config(SharedSettings, OptimizerSettings):
         description="cap of the importance weight trainer/generator (public recipes: 2); generator=vllm: 2",
     )
     amplification: Amplification = "none"
-    amplification_factor: float = Field(2.0, gt=0, description="lambda")
-    amplification_threshold: float = Field(0.5, ge=0, le=1, description="tau, strict")
-    amplify_by: Literal["verdict", "reward"] = Field(
-        "verdict", description="what makes a response count as correct; the paper leaves it open"
+    amplification_factor: Annotated[float, OnlyWith(amplification=ANY_FACTOR)] = Field(
+        2.0, gt=0, description="lambda"
     )
+    amplification_threshold: Annotated[
+        float, OnlyWith(amplification=("daa", "symmetric", "shrink_incorrect", "mirrored"))
+    ] = Field(0.5, ge=0, le=1, description="tau, strict")
+    amplify_by: Annotated[
+        Literal["verdict", "reward"],
+        OnlyWith(amplification=("daa", "ungated", "shrink_incorrect", "mirrored", "exact")),
+    ] = Field("verdict", description="what makes a response count as correct; the paper leaves it open")
     dynamic_sampling: bool = False
-    max_rounds: int = Field(10, gt=0)
-    max_age: int = Field(1, ge=0, description="iterations that a surplus group may wait (ours)")
+    max_rounds: Annotated[int, OnlyWith(dynamic_sampling=True)] = Field(10, gt=0)
+    max_age: Annotated[int, OnlyWith(dynamic_sampling=True), OnlyWith(on_shortfall="skip")] = Field(
+        1, ge=0, description="iterations that a surplus group may wait (ours)"
+    )
     on_shortfall: Literal["train", "skip", "fail"] = Field(
         "train", description="what to do with a short batch after max_rounds (ours)"
     )
     overlong: Literal["none", "punish", "filter"] = "none"
-    overlong_buffer: int = Field(4096, gt=0)
+    overlong_buffer: Annotated[int, OnlyWith(overlong="punish")] = Field(
+        4096, gt=0, description="tokens; default a fifth of max_new_tokens, as published"
+    )
 
     @model_validator(mode="before")
     @classmethod
-    def _correct_mismatch(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """vLLM's log-probs are not quite the trainer's: with it the correction is on unless set to null."""
-        return {"mismatch_cap": 2.0, **given} if given.get("generator") == "vllm" else given
+    def _follow(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Defaults that follow from other settings; what is given stays as it is.
+
+        vLLM's log-probs are not quite the trainer's: with it the correction is on unless set to null.
+        """
+        derived: dict[str, Any] = {"mismatch_cap": 2.0} if given.get("generator") == "vllm" else {}
+        tokens, prompts = (
+            whole(given.get(name, cls.model_fields[name].default))
+            for name in ("max_new_tokens", "prompts_per_iteration")
+        )
+        if tokens:
+            derived["overlong_buffer"] = published_buffer(tokens)
+        if prompts:
+            derived["updates_per_iteration"] = nearest_divisor(prompts, UPDATES)
+        return {**derived, **given}
 
     @model_validator(mode="after")
     def _check(self) -> Config:
@@ -92,10 +120,9 @@ class Config(SharedSettings, OptimizerSettings):
             )
         prompts, updates = self.prompts_per_iteration, self.updates_per_iteration
         if prompts % updates:
-            near = min((d for d in range(1, prompts + 1) if prompts % d == 0), key=lambda d: abs(d - updates))
             raise ValueError(
                 f"updates_per_iteration={updates} does not divide prompts_per_iteration={prompts}; "
-                f"the nearest valid choice is {near}"
+                f"the nearest valid choice is {nearest_divisor(prompts, updates)}"
             )
         if RECIPES[self.algorithm].kl_in_reward and self.kl_coef and self.amplification != "none":
             raise ValueError(
@@ -107,9 +134,29 @@ class Config(SharedSettings, OptimizerSettings):
             raise ValueError(
                 f"overlong_buffer={self.overlong_buffer} is longer than "
                 f"max_new_tokens={self.max_new_tokens}; the published proportion would be "
-                f"{max(self.max_new_tokens // 5, 1)}"
+                f"{published_buffer(self.max_new_tokens)}"
             )
         return self
+
+
+def whole(value: Any) -> int | None:
+    """A positive whole number of settings that are not validated yet; None for anything else."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return int(value) if number and value >= 1 and value == value // 1 else None
+
+
+def published_buffer(max_new_tokens: int) -> int:
+    """Tokens of soft overlong punishment: 4096 of 20480 (arXiv 2503.14476)."""
+    return max(max_new_tokens // 5, 1)
+
+
+def nearest_divisor(number: int, wanted: int) -> int:
+    """The divisor of `number` that is closest to `wanted`, the smaller of two.
+
+    >>> nearest_divisor(512, 16), nearest_divisor(4, 16), nearest_divisor(24, 10)
+    (16, 4, 8)
+    """
+    return min((d for d in range(1, number + 1) if number % d == 0), key=lambda d: abs(d - wanted))
 
 
 def check_bounds(config: Config, recipe: Recipe) -> None:
@@ -117,8 +164,10 @@ def check_bounds(config: Config, recipe: Recipe) -> None:
     for name, value in (("clip_low", config.clip_low), ("clip_high", config.clip_high)):
         published = recipe.settings[name]
         if published is None and value is not None and name in config.model_fields_set:
+            having = ", ".join(n for n, r in RECIPES.items() if r.settings[name] is not None)
             raise ValueError(
-                f"{name}={value}: the loss of {config.algorithm} has no bounds; leave {name} out"
+                f"{name}={value}: the loss of {config.algorithm} has no bounds; leave {name} out. These have "
+                f"them: {having}"
             )
         if published is not None and value is None:
             raise ValueError(f"{name}=null: {config.algorithm} has this bound; its paper's is {published}")
@@ -129,7 +178,11 @@ def check_bounds(config: Config, recipe: Recipe) -> None:
             "below by 1 - clip_low; the nearest valid choice is 1.0"
         )
     if config.dual_clip and recipe.objective is not clipped:
-        raise ValueError(f"dual_clip={config.dual_clip}: {config.algorithm} has no clipped loss to cap")
+        having = ", ".join(n for n, r in RECIPES.items() if r.objective is clipped)
+        raise ValueError(
+            f"dual_clip={config.dual_clip}: {config.algorithm} has no clipped loss to cap. "
+            f"These have: {having}"
+        )
 
 
 SHORTFALL = ("kept", "rounds", "all_wrong", "all_correct")
@@ -140,7 +193,6 @@ EMBEDDED: Mapping[str, Any] = {
     "prompts_per_iteration": 64,
     "group_size": 8,
     "updates_per_iteration": 1,
-    "overlong_buffer": 8,
     "learning_rate": 1e-4,
     "warmup_iterations": 10,
     "eval_problems": 512,
@@ -247,7 +299,7 @@ def prepare(config: Config, run: Run) -> tuple[Trainer, int]:
 
 def reward_of(config: Config) -> Reward:
     """The reward that training uses: the verdict or the verifier's score, less soft overlong punishment."""
-    base = score_reward if config.reward_from == "score" or config.reward else outcome_reward
+    base = base_reward(config)
     if config.overlong != "punish":
         return base
 
@@ -363,11 +415,7 @@ def checkpoint(trainer: Trainer, run: Run, iteration: int, metric: float | None)
 def restore(trainer: Trainer, path: Path) -> None:
     """The reverse of `checkpoint`; ValueError if the problems are not those of the run."""
     state = load_state(path, trainer.bench.policy.device.type)
-    if state["problems"] != fingerprint(trainer.bench.train):
-        raise ValueError(
-            f"data={trainer.config.data!r} has changed since this run began: its order and its carried "
-            "groups would not fit. Restore the data, or start a new run from the trained model"
-        )
+    check_same_data(trainer.config, state["problems"], trainer.bench.train)
     trainer.optimizer.load_state_dict(state["optimizer"])
     trainer.prompts.load_state_dict(state["prompts"])
     parameters = dict(trainer.bench.policy.model.named_parameters())

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from hardwon.checkpoints import load_state, save_state
-from hardwon.config import OptimizerSettings
+from hardwon.config import OnlineSettings, OptimizerSettings
 from hardwon.data import Group, State, TokenBatch
 from hardwon.dynamic_sampling import ProblemStream
 from hardwon.evaluate import evaluate_and_record
@@ -35,14 +35,14 @@ from hardwon.rollouts import sample_groups
 from hardwon.run import Run
 from hardwon.scoring import Span, micro_batches
 from hardwon.stored_prompts import PROMPTS
-from hardwon.workbench import SharedSettings, Workbench, open_workbench
+from hardwon.tasks.rows import fingerprint
+from hardwon.workbench import SharedSettings, Workbench, base_reward, check_same_data, open_workbench
 
 
-class Config(SharedSettings, OptimizerSettings):
+class Config(SharedSettings, OptimizerSettings, OnlineSettings):
     """Settings of PPO. Defaults are common ones of PPO for language models, marked ours where not."""
 
     algorithm: str = "ppo"
-    iterations: int = Field(1000, gt=0, description="(ours)")
     prompts_per_iteration: int = Field(512, gt=0, description="(ours)")
     samples_per_prompt: int = Field(1, gt=0)
     updates_per_iteration: int = Field(4, gt=0, description="mini-batches of an epoch")
@@ -129,7 +129,7 @@ def train(config: Config, run: Run, display: Display) -> Path:
 
 def prepare(config: Config, run: Run) -> tuple[Trainer, int]:
     """Everything the loop needs, as it was in the run's newest checkpoint, and the next iteration."""
-    bench = open_workbench(config)
+    bench = open_workbench(config, reward=base_reward(config))
     bench.prompts.keep(run.path / PROMPTS, bench.train + bench.held_out)
     critic = Critic.from_policy(bench.policy)
     critic_settings: OptimizerSettings = config.model_copy(
@@ -148,6 +148,7 @@ def prepare(config: Config, run: Run) -> tuple[Trainer, int]:
     if saved is None:
         return trainer, 1
     state = load_state(saved.path / "state")
+    check_same_data(config, state["problems"], bench.train)
     for name, (model, optimizer) in trainer.parts.items():
         parameters = dict(model.named_parameters())
         with torch.no_grad():
@@ -160,7 +161,11 @@ def prepare(config: Config, run: Run) -> tuple[Trainer, int]:
 
 
 def checkpoint(trainer: Trainer, run: Run, iteration: int) -> None:
-    state: dict[str, Any] = {"prompts": trainer.prompts.state_dict(), "totals": trainer.totals}
+    state: dict[str, Any] = {
+        "prompts": trainer.prompts.state_dict(),
+        "problems": fingerprint(trainer.bench.train),
+        "totals": trainer.totals,
+    }
     for name, (model, optimizer) in trainer.parts.items():
         weights = {key: p for key, p in model.named_parameters() if p.requires_grad}
         state[name] = {"weights": weights, "optimizer": optimizer.state_dict()}

@@ -26,7 +26,6 @@ class Config(OfflineSettings):
     """Settings of rejection sampling. The values are ours: there is no one paper."""
 
     algorithm: str = "sft"
-    iterations: int = Field(1, ge=1, le=1, description="collecting and fitting once")
     kept_solutions: int = Field(4, gt=0, description="right and distinct, of each problem")
     batch_size: int = Field(128, gt=0, description="responses")
     learning_rate: float = Field(1e-5, gt=0)

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrai
 
 from hardwon.models import lora
 from hardwon.models.parallel import gathered_weights, world
-from hardwon.models.paths import from_pretrained
+from hardwon.models.paths import find_model, from_pretrained
 from hardwon.models.policy import Policy, resolve_device
 from hardwon.models.tokens import load_tokenizer, pad_id
 
@@ -38,10 +38,12 @@ class Critic:
 
     @classmethod
     def load(cls, model: str | Path, device: str = "auto") -> Self:
-        """Load a saved critic, or the transformer of `"embedded"`, a directory or a hub name with a new head.
+        """Load a saved critic, or the transformer of any model that `Policy.load` takes, with a new head.
 
         A new head is zero, so that every value begins at 1/2.
         """
+        if find_model(model).adapters:
+            return cls.from_policy(Policy.load(model, device=device))
         config = from_pretrained(AutoConfig.from_pretrained, model)
         is_critic = any("SequenceClassification" in name for name in config.architectures or [])
         classifier, report = from_pretrained(

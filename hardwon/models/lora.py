@@ -14,18 +14,40 @@ def has_adapters(model: Any) -> bool:
     return hasattr(model, "peft_config") and hasattr(model, "get_base_model")
 
 
-def add_adapters(model: Any, rank: int) -> Any:
-    """Adapters of this rank on all linear layers but the head; alpha = 2 * rank, no dropout (ours)."""
+def add_adapters(model: Any, rank: int, base: str) -> Any:
+    """Adapters of this rank on all linear layers but the head; alpha = 2 * rank, no dropout (ours).
+
+    `base` is how the saved adapters name the model that they belong to.
+    """
     if rank < 0:
         raise ValueError(f"lora_rank={rank} must be 0 (train all weights) or more")
-    try:
-        from peft import LoraConfig, get_peft_model
-    except ImportError as error:
-        raise ValueError(f"lora_rank={rank} needs the package peft: pip install 'hardwon[lora]'") from error
-    config = LoraConfig(
+    peft = _import_peft(f"lora_rank={rank}")
+    config = peft.LoraConfig(
         r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
     )
-    return get_peft_model(model, config)
+    adapted = peft.get_peft_model(model, config)
+    config.base_model_name_or_path = base
+    return adapted
+
+
+def merge_adapter(model: Any, path: Path) -> Any:
+    """The full model that `model` becomes with the adapter in the directory `path` merged in."""
+    peft = _import_peft(f"model={path}, an adapter,")
+    try:
+        adapted = peft.PeftModel.from_pretrained(model, str(path), local_files_only=True)
+        return adapted.merge_and_unload()
+    except Exception as error:  # of many kinds: files that lack, shapes that differ, kinds that do not merge
+        raise ValueError(
+            f"model={path}: this adapter cannot be merged into its base {model.name_or_path}: {error}"
+        ) from error
+
+
+def _import_peft(who: str) -> Any:
+    try:
+        import peft
+    except ImportError as error:
+        raise ValueError(f"{who} needs the package peft: pip install 'hardwon[lora]'") from error
+    return peft
 
 
 def save_merged(model: Any, path: Path) -> None:
@@ -36,7 +58,8 @@ def save_merged(model: Any, path: Path) -> None:
     merged, adapted = merged_state_dict(model), gathered_weights(model)
     if world().is_main:
         model.get_base_model().save_pretrained(path, state_dict=merged)
-        model.save_pretrained(path / "adapter", state_dict=adapted)
+        # Embeddings are never trained; asked to find out, peft looks for the base on the network.
+        model.save_pretrained(path / "adapter", state_dict=adapted, save_embedding_layers=False)
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from hardwon.data import Sampling, TokenBatch
 from hardwon.functional.log_probs import token_log_probs
 from hardwon.models import lora, parallel
-from hardwon.models.paths import from_pretrained
+from hardwon.models.paths import PACKAGED, find_model, from_pretrained, resolve_model
 from hardwon.models.tokens import eos_ids, load_tokenizer
 
 Dtype = Literal["float32", "bfloat16"]
@@ -50,7 +50,7 @@ class Policy:
         lora_rank: int = 0,
         gradient_checkpointing: bool = False,
     ) -> Self:
-        """Load `"embedded"`, a directory or a hub name.
+        """Load what `hardwon.models.paths` finds; an adapter is merged into its base.
 
         `device="auto"` is the GPU if there is one. `lora_rank` > 0 trains adapters on every linear
         layer instead of the weights. ValueError for a model that does not exist or whose logits are
@@ -59,12 +59,13 @@ class Policy:
         if dtype not in ("float32", "bfloat16"):
             raise ValueError(f"dtype={dtype} is not one of float32, bfloat16")
         tokenizer = load_tokenizer(model)
-        causal_lm = from_pretrained(AutoModelForCausalLM.from_pretrained, model, dtype=torch.float32)
-        causal_lm.to(resolve_device(device))
+        causal_lm = load_causal_lm(model).to(resolve_device(device))
         if gradient_checkpointing:
             causal_lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        trained = lora.add_adapters(causal_lm, lora_rank) if lora_rank else causal_lm
-        return cls(trained, tokenizer, dtype)
+        if lora_rank:
+            base = str(model) if str(model) in PACKAGED else resolve_model(model)
+            causal_lm = lora.add_adapters(causal_lm, lora_rank, base)
+        return cls(causal_lm, tokenizer, dtype)
 
     def save(self, path: str | Path) -> None:
         """Write model and tokenizer in the Hugging Face format (safetensors).
@@ -149,6 +150,26 @@ class Policy:
             top_k=sampling.top_k,
             top_p=sampling.top_p,
         )
+
+
+def load_causal_lm(model: str | Path) -> Any:
+    """The transformers model in float32, adapters merged in. ValueError if it is no language model."""
+    found = find_model(model)
+    causal_lm, report = from_pretrained(
+        AutoModelForCausalLM.from_pretrained, model, found.base, dtype=torch.float32, output_loading_info=True
+    )
+    classifiers = [n for n in causal_lm.config.architectures or [] if n.endswith("Classification")]
+    if classifiers:
+        raise ValueError(f"model={model} is a critic or another {classifiers[0]}, which does not write text")
+    if report["missing_keys"]:
+        raise ValueError(f"model={model} lacks weights: {', '.join(sorted(report['missing_keys'])[:5])}")
+    if getattr(causal_lm, "_hf_peft_config_loaded", False):
+        raise ValueError(
+            f"model={model} is an adapter on the hub: download it, and give the directory as model="
+        )
+    for path in found.adapters:
+        causal_lm = lora.merge_adapter(causal_lm, path)
+    return causal_lm
 
 
 def _longrope_begins(config: Any) -> int:

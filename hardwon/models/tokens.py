@@ -15,12 +15,14 @@ from jinja2 import TemplateError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from hardwon.data import TokenBatch
-from hardwon.models.paths import from_pretrained
+from hardwon.models.paths import from_pretrained, tokenizer_source
 
 
 def load_tokenizer(model: str | Path) -> PreTrainedTokenizerBase:
     """The tokenizer of `"embedded"`, a directory or a hub name; ValueError if there is none."""
-    tokenizer: PreTrainedTokenizerBase = from_pretrained(AutoTokenizer.from_pretrained, model)
+    tokenizer: PreTrainedTokenizerBase = from_pretrained(
+        AutoTokenizer.from_pretrained, model, tokenizer_source(model)
+    )
     return tokenizer
 
 

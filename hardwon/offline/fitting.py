@@ -7,7 +7,6 @@ takes the same steps as an undisturbed one.
 
 from __future__ import annotations
 
-import os
 import shutil
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from hardwon.checkpoints import move_directory, saving
 from hardwon.config import OptimizerSettings
 from hardwon.models.parallel import any_rank, divided_like, on_main
 from hardwon.optimization import Optimizer, learning_rate_at
@@ -144,8 +144,8 @@ def _validated(fit: Fit, progress: Progress, best: Path) -> dict[str, float]:
 def _move(source: Path, target: Path) -> None:
     """`source` in the place of `target`; if there is none, a kill came after it was moved."""
     if source.exists():
-        shutil.rmtree(target, ignore_errors=True)
-        os.rename(source, target)
+        with saving("the fitted model", target):
+            move_directory(source, target)
 
 
 def _trained(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,9 +10,11 @@ from pathlib import Path
 
 from pydantic import Field
 
+from hardwon.checkpoints import write_atomic
 from hardwon.config import OptimizerSettings
 from hardwon.data import Problem
 from hardwon.evaluate import evaluate, evaluate_and_record
+from hardwon.models.parallel import broadcast, on_main
 from hardwon.models.policy import Policy
 from hardwon.offline.fitting import Fit, Validation, run_fit
 from hardwon.offline.solutions import SOLUTIONS, Choose, Collected, collect
@@ -20,7 +23,11 @@ from hardwon.records import read_metrics
 from hardwon.run import Run
 from hardwon.sharded_state import save_state
 from hardwon.stored_prompts import PROMPTS
-from hardwon.workbench import SharedSettings, Workbench, open_workbench, resolve_dtype
+from hardwon.tasks.rows import fingerprint
+from hardwon.workbench import SharedSettings, Workbench, check_same_data, open_workbench, resolve_dtype
+
+# What a run directory says of the problems that its files come from.
+DATA = "data.json"
 
 
 class OfflineSettings(SharedSettings, OptimizerSettings):
@@ -152,6 +159,14 @@ class Offline:
         return metrics
 
 
+def keep_to_data(config: OfflineSettings, path: Path, problems: Sequence[Problem]) -> None:
+    """Write the fingerprint of a new run's problems; ValueError if a resumed run has others."""
+    if not broadcast(path.is_file()):
+        content = json.dumps({"problems": fingerprint(problems)}).encode()
+        on_main(lambda: write_atomic(path, content))
+    check_same_data(config, json.loads(path.read_text())["problems"], problems)
+
+
 def open_offline(
     config: OfflineSettings, run: Run, display: Display, weights: str | Path | None = None
 ) -> Offline:
@@ -160,6 +175,7 @@ def open_offline(
     The problems are drawn by the seed; the last of them validate. ValueError if none is left to train on.
     """
     bench = open_workbench(config, weights=weights)
+    keep_to_data(config, run.path / DATA, bench.train)
     wanted = min(config.num_problems or len(bench.train), len(bench.train))
     problems = random.Random(config.seed).sample(bench.train, wanted)
     num_validation = max(1, round(config.validation_share * wanted))

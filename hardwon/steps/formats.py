@@ -12,6 +12,7 @@ from a format of labels has the counts 1 of 1 or 0 of 1.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Iterable, Sequence
@@ -21,6 +22,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from hardwon.checkpoints import write_atomic
 
 MARK = "ки"
 
@@ -140,7 +143,9 @@ def write_parquet(path: Path, solutions: Iterable[JudgedSolution]) -> None:
             ("advantage", pa.list_(pa.float64())),
         ]
     )
-    pq.write_table(pa.Table.from_pylist([vars(s) for s in solutions], schema=schema), path)
+    content = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist([vars(s) for s in solutions], schema=schema), content)
+    write_atomic(path, content.getvalue())
 
 
 def read_parquet(path: Path) -> list[JudgedSolution]:
@@ -162,4 +167,4 @@ def read_parquet(path: Path) -> list[JudgedSolution]:
 
 def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     """Rows of `to_trl` or `to_math_shepherd`, as a data set library reads them."""
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    write_atomic(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())

@@ -9,6 +9,7 @@ Shapes: `S` states, `M` candidate steps of a state, the most that any has; short
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from hardwon.checkpoints import saving
+from hardwon.checkpoints import saving, write_atomic
 from hardwon.data import State
 from hardwon.functional.step_advantages import action_values, select_states, step_advantages
 from hardwon.steps.values import Labelled
@@ -142,11 +143,11 @@ SCHEMA = pa.schema(
 
 def write_pairs(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Writes the pairs whole or not at all."""
-    temporary = path.with_name(f".{path.name}.partial")
+    content = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(list(rows), schema=SCHEMA), content, compression="zstd")
     with saving("the advantages", path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.Table.from_pylist(list(rows), schema=SCHEMA), temporary, compression="zstd")
-        temporary.replace(path)
+    write_atomic(path, content.getvalue())
 
 
 def read_pairs(path: Path, *, kept_only: bool = False) -> list[dict[str, Any]]:

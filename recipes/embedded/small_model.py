@@ -23,7 +23,7 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 
 from hardwon.commands import evaluate_both
 from hardwon.config import build
-from hardwon.models.paths import PACKAGED, packaged_path
+from hardwon.models.paths import ORIGIN, PACKAGED, packaged_path
 from hardwon.workbench import SharedSettings, open_workbench
 
 Example = tuple[str, str]
@@ -171,6 +171,7 @@ def make(
     fit(model, tokenizer, skill, steps=args.skill_steps, batch_size=64, peak_lr=3e-3, seed=args.seed)
     print("stage 2, habits", flush=True)
     fit(model, tokenizer, habits, steps=args.habit_steps, batch_size=128, peak_lr=3e-4, seed=args.seed + 1)
+    setattr(model.config, ORIGIN, name)
     model.save_pretrained(args.output)
     tokenizer.save_pretrained(args.output)
     print(json.dumps(measure(args.output, PACKAGED[name], level), indent=2))
