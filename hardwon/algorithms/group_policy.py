@@ -33,7 +33,7 @@ from hardwon.progress import Display, Interrupt
 from hardwon.rollouts import Reward, outcome_reward, sample_groups, score_reward
 from hardwon.run import Run
 from hardwon.sharded_state import load_state, save_state
-from hardwon.tasks.rows import fingerprint
+from hardwon.tasks.splits import fingerprint
 from hardwon.workbench import SharedSettings, Workbench, check_prompts, open_workbench
 
 Amplification = Literal["none", "daa", "symmetric", "ungated", "shrink_incorrect", "mirrored", "exact"]

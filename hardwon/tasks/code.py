@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from hardwon.data import Problem, Verdict
-from hardwon.tasks.rows import HELD_OUT_FRACTION, BadRowError, column, load_splits
+from hardwon.tasks.rows import BadRowError, column
+from hardwon.tasks.sources import Source
+from hardwon.tasks.splits import HELD_OUT_FRACTION, RowWeights, load_splits
 from hardwon.tasks.task import Task
 from hardwon.verifiers import code
 from hardwon.verifiers.code import AssertTests, CallTests, StdinTests, Tests
@@ -36,11 +38,12 @@ SOLUTION_COLUMNS = ("canonical_solution", "solution", "code", "solutions")
 
 
 def load(
-    data: str | None = None,
-    eval_data: str | None = None,
+    data: Source | None = None,
+    eval_data: Source | None = None,
     seed: int = 0,
     *,
     held_out_fraction: float | None = None,
+    row_weights: RowWeights = "distinct",
     partial_credit: bool = False,
     sandbox: str = "auto",
     unsafe_no_isolation: bool = False,
@@ -65,7 +68,13 @@ def load(
     source = data or str(PACKAGED)
     return code_task(
         "code",
-        load_splits(source, eval_data, held_out_fraction=held_out_fraction, convert=problem_of_row),
+        load_splits(
+            source,
+            eval_data,
+            held_out_fraction=held_out_fraction,
+            row_weights=row_weights,
+            convert=problem_of_row,
+        ),
         gold=gold,
         partial_credit=partial_credit,
         sandbox=sandbox,
