@@ -74,6 +74,8 @@ class ProblemStream:
     """
 
     def __init__(self, problems: Sequence[Problem], seed: int):
+        if not problems:
+            raise ValueError("nothing to train on: the data has no problem that is not held out")
         self.problems = problems
         self.index = {problem.id: i for i, problem in enumerate(problems)}
         members: dict[str, list[int]] = {}
@@ -106,7 +108,7 @@ class ProblemStream:
         taken: dict[str, Problem] = {}
         deferred: dict[int, None] = {}
         left = dict(self.sizes)
-        for name in exclude:
+        for name in set(exclude):
             if name in self.index:
                 left[self.problems[self.index[name]].source] -= 1
         while len(taken) < count and any(left.values()):

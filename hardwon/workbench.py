@@ -107,10 +107,12 @@ def open_generator(config: SharedSettings, policy: Policy) -> Generator:
 def open_task(config: SharedSettings) -> Task:
     """The task that the settings name, with the custom reward in place of its verifier if there is one."""
     options = dict(config.task_options)
-    if config.reward is not None:
+    if config.has_reward_functions:
         tokenizer = load_tokenizer(config.model)
         encode = partial(tokenizer.encode, add_special_tokens=False)
-        options |= {"reward": config.reward, "encode": encode}
+        options |= {"encode": encode} | ({"reward": config.reward} if config.reward else {})
+    if config.sources:
+        options |= {"reward_from": config.reward_from}
     return load_task(config.task, data=config.data, eval_data=config.eval_data, seed=config.seed, **options)
 
 

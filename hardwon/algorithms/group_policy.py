@@ -245,7 +245,7 @@ def prepare(config: Config, run: Run) -> tuple[Trainer, int]:
 
 def reward_of(config: Config) -> Reward:
     """The reward that training uses: the verdict or the verifier's score, less soft overlong punishment."""
-    base = score_reward if config.reward_from == "score" or config.reward else outcome_reward
+    base = score_reward if config.reward_from == "score" or config.has_reward_functions else outcome_reward
     if config.overlong != "punish":
         return base
 

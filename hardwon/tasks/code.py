@@ -65,22 +65,24 @@ def load(
     """
     if held_out_fraction is None:
         held_out_fraction = HELD_OUT_FRACTION if data else PACKAGED_HELD_OUT
-    source = data or str(PACKAGED)
+    source: Source = data or str(PACKAGED)
+    splits = load_splits(
+        source,
+        eval_data,
+        held_out_fraction=held_out_fraction,
+        row_weights=row_weights,
+        convert=problem_of_row,
+    )
     return code_task(
         "code",
-        load_splits(
-            source,
-            eval_data,
-            held_out_fraction=held_out_fraction,
-            row_weights=row_weights,
-            convert=problem_of_row,
-        ),
+        splits,
         gold=gold,
         partial_credit=partial_credit,
         sandbox=sandbox,
         unsafe_no_isolation=unsafe_no_isolation,
         limits=Limits(wall_seconds=3.0 * cpu_seconds, cpu_seconds=cpu_seconds, memory_bytes=memory_mb << 20),
         verifier_workers=verifier_workers,
+        notes=splits.notes,
     )
 
 
@@ -94,6 +96,7 @@ def code_task(
     unsafe_no_isolation: bool = False,
     limits: Limits | None = None,
     verifier_workers: int | None = None,
+    notes: tuple[str, ...] = (),
 ) -> Task:
     """A task over problems whose `info["tests"]` are unit tests (verifiers/code.py).
 
@@ -111,7 +114,7 @@ def code_task(
         verdicts = dict(zip(distinct, pool.map(verify_one, distinct.values()), strict=True))
         return [verdicts[id(problem), text] for problem, text in pairs]
 
-    return Task(name, lambda split: list(splits[split]), verify, gold, close=pool.shutdown)
+    return Task(name, lambda split: list(splits[split]), verify, gold, close=pool.shutdown, notes=notes)
 
 
 def gold(problem: Problem) -> str:

@@ -25,9 +25,16 @@ def load(
 ) -> Task:
     """Problems of `data` (tasks/splits.py; answers may be anything), judged by `reward` as in with_reward."""
     splits = load_splits(data, eval_data, held_out_fraction=held_out_fraction, row_weights=row_weights)
-    verifier = make_verifier(splits["train"][0], reward, reward_threshold, reward_seconds, encode)
+    verifier = make_verifier(
+        (splits["train"] or splits["test"])[0], reward, reward_threshold, reward_seconds, encode
+    )
     return Task(
-        "custom", lambda split: list(splits[split]), verifier.verify, answer_itself, close=verifier.close
+        "custom",
+        lambda split: list(splits[split]),
+        verifier.verify,
+        answer_itself,
+        close=verifier.close,
+        notes=splits.notes,
     )
 
 
@@ -57,7 +64,9 @@ def with_reward(
     `reward_threshold`. `encode` (text to token ids, no special tokens) is for functions that ask for
     completion_ids. ValueError for what can't be imported, or asks for what the data lacks.
     """
-    verifier = make_verifier(task.problems("train")[0], reward, reward_threshold, reward_seconds, encode)
+    verifier = make_verifier(
+        (task.problems("train") or task.problems("test"))[0], reward, reward_threshold, reward_seconds, encode
+    )
 
     def close() -> None:
         verifier.close()

@@ -41,7 +41,9 @@ def load(
     def verify(pairs: Sequence[tuple[Problem, str]]) -> list[Verdict]:
         return [verdict(reply) for reply in pool.run([(problem.answer, text) for problem, text in pairs])]
 
-    return Task("math", lambda split: list(splits[split]), verify, gold_response, close=pool.close)
+    return Task(
+        "math", lambda split: list(splits[split]), verify, gold_response, close=pool.close, notes=splits.notes
+    )
 
 
 def gold_response(problem: Problem) -> str:

@@ -330,7 +330,7 @@ OPENERS: dict[str, Callable[[Path], Any]] = {
 SAVED = ("dataset_info.json", "dataset_dict.json")
 # Taken by themselves if a data set has several, the first that it has (ours).
 CONFIGS = ("main", "default")
-SPLITS = {"data": ("train",), "eval_data": ("test", "validation", "train")}
+SPLITS = {"eval_data": ("test", "validation", "train")}
 
 
 def _data_set(text: str, setting: str) -> list[Part]:
@@ -404,7 +404,7 @@ def _split(names: Sequence[str], wanted: str | None, text: str, setting: str) ->
         raise RefusedError(
             f"{setting}={text!r}: no split {wanted!r}; there are {', '.join(names)}{nearest(wanted, names)}"
         )
-    for usual in SPLITS[setting]:
+    for usual in SPLITS.get(setting, ("train",)):
         if usual in names:
             return usual
     if len(names) == 1:

@@ -7,6 +7,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, get_args
 
 from hardwon.config import nearest
@@ -14,12 +15,14 @@ from hardwon.data import Problem
 from hardwon.tasks.rows import BadRowError, answer_column, problem_of_row
 from hardwon.tasks.sources import Row, Source, read_rows
 
-Convert = Callable[[Mapping[str, Any], str], Problem]  # row, default id; BadRowError for a bad row
+# Row, default id; BadRowError for a bad row, None to leave it out.
+Convert = Callable[[Mapping[str, Any], str], Problem | None]
 Check = Callable[[Sequence[Problem]], list[str | None]]  # for each problem, what is wrong with its answer
 RowWeights = Literal["distinct", "rows"]
 
 HELD_OUT_FRACTION = 0.05  # ours
 MAX_HELD_OUT = 500  # ours
+ALL_HELD_OUT = 1.0  # the fraction of data that is for evaluation only
 SHOWN_FAULTS = 5
 SHOWN_ROWS = 3
 
@@ -68,6 +71,8 @@ def load_distinct(
                     "*", f"a row of named columns is wanted, found a {type(row.content).__name__}"
                 )
             problem = (convert or problem_of_row)(row.content, f"{prefix}{row.name}/{row.number}")
+            if problem is None:
+                continue
             same = known.setdefault(problem_key(problem), len(loaded.problems))
             if same < len(loaded.problems):
                 loaded.rows[same] += 1
@@ -89,6 +94,8 @@ def load_distinct(
         if fault:
             faults.add(row, f"column {column!r}: {fault}")
     faults.refuse()
+    if not loaded.problems:
+        raise ValueError(f"{named(source)}: every row is left out")
     loaded.notes += [*_note_of_copies(loaded), *_note_of_answers(loaded, [row for row, _ in first])]
     return loaded
 
@@ -127,8 +134,8 @@ def prompt_key(prompt: Any) -> str:
 
 
 def problem_key(problem: Problem) -> bytes:
-    """A hash of the prompt and of what judges a response: the tests if there are any, or the answer."""
-    judged_by = problem.info.get("tests", problem.answer)
+    """A hash of the prompt and of what judges a response: the tests, the answer, or else the whole row."""
+    judged_by = problem.info.get("tests", problem.info if problem.answer is None else problem.answer)
     return _digest(prompt_key(problem.prompt), _text(judged_by))
 
 
@@ -207,32 +214,41 @@ def load_splits(
 ) -> Splits:
     """{"train", "test"}, from two sources or one; training leaves out the prompts of the evaluation.
 
-    With row_weights="rows" a training problem is asked as often as it has rows. What was merged or left out
-    is a warning, and stands in the result's `notes`.
+    With held_out_fraction=1 all is for evaluation. With row_weights="rows" a training problem is asked as
+    often as it has rows. What was merged or left out is a warning, and stands in the result's `notes`.
     """
     if row_weights not in get_args(RowWeights):
         near = nearest(str(row_weights), get_args(RowWeights))
         raise ValueError(f"row_weights={row_weights!r}: distinct or rows{near}")
-    loaded = load_distinct(data, convert=convert, check=check)
-    problems, notes = weighted(loaded, row_weights), loaded.notes
-    if eval_data is None:
-        train, test = split_held_out(problems, held_out_fraction)
-        test = [replace(p, weight=1.0) if p.weight != 1 else p for p in test]
+    load = partial(load_distinct, convert=convert, check=check)
+    if eval_data is not None:
+        loaded, evaluation = load(data), load(eval_data, setting="eval_data")
+        train, test = without_prompts(weighted(loaded, row_weights), evaluation.problems), evaluation.problems
+        notes = loaded.notes + evaluation.notes + _note_of_overlap(loaded, evaluation, len(train))
+    elif held_out_fraction == ALL_HELD_OUT:
+        loaded = load(data, setting="eval_data")
+        train, test, notes = [], loaded.problems, loaded.notes
     else:
-        evaluation = load_distinct(eval_data, setting="eval_data", convert=convert, check=check)
-        test, notes = evaluation.problems, notes + evaluation.notes
-        train = without_prompts(problems, test)
-        if not train:
-            raise ValueError(f"data={data!r}: every prompt is also in eval_data={eval_data!r}")
-        if missing := len(problems) - len(train):
-            notes.append(
-                f"{counted(missing, 'problem')} of {named(data)} {'is' if missing == 1 else 'are'} left out: "
-                f"their prompts are in {named(eval_data)}"
-            )
+        loaded = load(data)
+        train, test = split_held_out(weighted(loaded, row_weights), held_out_fraction)
+        test, notes = [replace(p, weight=1.0) if p.weight != 1 else p for p in test], loaded.notes
     splits = Splits(train=train, test=test)
     splits.notes = tuple(notes)
     say(splits.notes)
     return splits
+
+
+def _note_of_overlap(loaded: Loaded, evaluation: Loaded, left: int) -> list[str]:
+    if not left:
+        raise ValueError(f"data={loaded.source!r}: every prompt is also in eval_data={evaluation.source!r}")
+    missing = len(loaded.problems) - left
+    verb = "is" if missing == 1 else "are"
+    if not missing:
+        return []
+    return [
+        f"{counted(missing, 'problem')} of {named(loaded.source)} {verb} left out: "
+        f"their prompts are in {named(evaluation.source)}"
+    ]
 
 
 def weighted(loaded: Loaded, row_weights: RowWeights) -> list[Problem]:
