@@ -46,7 +46,7 @@ def check(config: SharedSettings, hardware: Hardware | None = None) -> Iterator[
     finally:
         if task is not None:
             task.close()
-    if config.task in ("code", "tiny_programs"):
+    if config.tasks & {"code", "tiny_programs"}:
         yield from _guard("sandbox", check_sandbox)
     machine = hardware or this_machine(config.device)
     yield from _guard("memory", lambda: check_fit(config, machine))

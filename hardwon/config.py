@@ -105,13 +105,49 @@ class TaskSettings(Settings):
         "chain_arithmetic",
         description="chain_arithmetic, tiny_programs, math, code, reasoning_gym:<dataset>",
     )
-    data: str | None = Field(None, description="problems: .jsonl, .parquet or a data set's name")
-    eval_data: str | None = Field(None, description="held-out problems; default: a fixed part of `data`")
+    data: str | list[Any] | dict[str, Any] | None = Field(
+        None, description="problems: files, a data set's name, or a list of sources (docs/data.md)"
+    )
+    eval_data: str | list[Any] | dict[str, Any] | None = Field(
+        None, description="held-out problems; default: a fixed part of `data`"
+    )
     task_options: dict[str, Any] = Field(default_factory=dict, description="what the task itself takes")
     reward: str | None = Field(
         None,
         description="package.module:function with TRL's or verl's signature; a.b:f*0.5,c.d:g for several",
     )
+
+    @property
+    def sources(self) -> list[Mapping[str, Any]]:
+        """The sources of a mixture that say more than where the data is."""
+        given = [one for value in (self.data, self.eval_data) for one in _as_list(value)]
+        return [one for one in given if isinstance(one, Mapping)]
+
+    @property
+    def has_reward_functions(self) -> bool:
+        """Whether functions of the user judge, in the whole run or for a source of it."""
+        return self.reward is not None or any(source.get("reward") for source in self.sources)
+
+    @property
+    def tasks(self) -> set[str]:
+        return {self.task} | {source["task"] for source in self.sources if source.get("task")}
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+class SourceSettings(Settings):
+    """One source of a mixture. What it leaves out is as the run's own settings say."""
+
+    data: str | list[str] | None = Field(None, description="as the setting `data`; none: the task makes it")
+    name: str | None = Field(None, description="in metrics and ids; default: the file's or data set's")
+    weight: float = Field(1.0, gt=0, description="its share of the training problems, beside other weights")
+    eval_data: str | list[str] | None = None
+    task: str | None = None
+    task_options: dict[str, Any] = Field(default_factory=dict)
+    columns: dict[str, str] | None = None
+    reward: str | None = None
 
 
 class SamplingSettings(Settings):

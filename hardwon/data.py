@@ -25,7 +25,8 @@ class Problem:
     """A question with a checkable answer.
 
     `prompt` is text, or chat messages (`{"role": ..., "content": ...}`). `info` carries
-    whatever else the verifier needs (unit tests, data source, difficulty).
+    whatever else the verifier needs (unit tests, data source, difficulty). `source` names the part of a
+    mixture that it is from; training asks a problem in proportion to its `weight`.
 
     >>> Problem("sum/1", "3+4=", "7").answer
     '7'
@@ -35,6 +36,8 @@ class Problem:
     prompt: str | Sequence[Message]
     answer: str
     info: Mapping[str, Any] = field(default_factory=dict)
+    source: str = ""
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)

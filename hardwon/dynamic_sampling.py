@@ -38,62 +38,107 @@ def keep_all(group: Group) -> bool:
     return True
 
 
-class ProblemStream:
-    """Problems in shuffled epochs: each comes once before any comes again.
+class Epochs:
+    """Places of problems in shuffled epochs, each as often as its weight is larger than the mean one.
 
-    The order depends on the seed and the epoch alone, so the position is all there is to save.
+    With equal weights each comes once before any comes again. The order depends on the key and the epoch
+    alone, so the position is all there is to save.
+    """
+
+    def __init__(self, indices: Sequence[int], weights: Sequence[float], key: tuple[int, int]):
+        self.indices, self.key = np.array(indices), key
+        # Rounded, so that equal weights are exactly 1 whatever their mean was rounded to.
+        self.rates = np.round(np.array(weights) / np.mean(weights), 9)
+        self.phases = np.random.default_rng(key).integers(0, 2**20, len(self.indices)) / 2**20
+        self.start(0, 0)
+
+    def start(self, epoch: int, position: int) -> None:
+        self.epoch, self.position = epoch, position
+        # A rate of 2.5 is 2 or 3 times in an epoch, and 5 times in two of them.
+        before, after = (np.floor(self.rates * e + self.phases) for e in (epoch, epoch + 1))
+        order = np.repeat(self.indices, (after - before).astype(int))
+        seed, number = self.key
+        self._order = order[np.random.default_rng([seed, epoch, number]).permutation(len(order))]
+
+    def next(self) -> int:
+        while self.position == len(self._order):
+            self.start(self.epoch + 1, 0)
+        self.position += 1
+        return int(self._order[self.position - 1])
+
+
+class ProblemStream:
+    """Problems in the order in which training asks them: shuffled epochs, by weight.
+
+    Sources take turns in proportion to the weights of their problems together, as exactly as whole numbers
+    allow. A source whose problems are all in this batch already leaves its turns to the others.
     """
 
     def __init__(self, problems: Sequence[Problem], seed: int):
-        self.problems = list(problems)
-        self.seed = seed
-        self.epoch = 0
-        self.position = 0
+        if not problems:
+            raise ValueError("nothing to train on: the data has no problem that is not held out")
+        self.problems = problems
+        self.index = {problem.id: i for i, problem in enumerate(problems)}
+        members: dict[str, list[int]] = {}
+        weights: dict[str, list[float]] = {}
+        for i, problem in enumerate(problems):
+            members.setdefault(problem.source, []).append(i)
+            weights.setdefault(problem.source, []).append(problem.weight)
+        total = sum(sum(found) for found in weights.values())
+        self.sizes = {name: len(found) for name, found in members.items()}
+        self.shares = {name: sum(found) / total for name, found in weights.items()}
+        self.epochs = {
+            name: Epochs(members[name], weights[name], (seed, number)) for number, name in enumerate(members)
+        }
+        self.drawn = dict.fromkeys(members, 0)
         self.waiting: deque[int] = deque()  # taken from the order but not trained on: first in line
-        self._order = self._shuffled(0)
 
-    def _shuffled(self, epoch: int) -> np.ndarray:
-        return np.random.default_rng([self.seed, epoch]).permutation(len(self.problems))
-
-    def _next(self) -> int:
+    def _next(self, sources: Collection[str]) -> int:
+        """Who waits, or the next of the source that is furthest behind its share."""
         if self.waiting:
             return self.waiting.popleft()
-        if self.position == len(self.problems):
-            self.epoch, self.position = self.epoch + 1, 0
-            self._order = self._shuffled(self.epoch)
-        self.position += 1
-        return int(self._order[self.position - 1])
+        total = sum(self.drawn.values()) + 1
+        return self.epochs[max(sources, key=lambda name: self.shares[name] * total - self.drawn[name])].next()
 
     def take(self, count: int, exclude: Collection[str] = ()) -> list[Problem]:
         """The next `count` problems outside `exclude`; fewer if no others exist.
 
-        An excluded problem that comes up (at the edge of an epoch) keeps its place in line.
+        A problem that comes up while it is excluded or taken (at the edge of an epoch, or because of its
+        weight) keeps one place in line.
         """
         taken: dict[str, Problem] = {}
-        deferred = []
-        available = sum(p.id not in exclude for p in self.problems) if exclude else len(self.problems)
-        while len(taken) < min(count, available):
-            index = self._next()
+        deferred: dict[int, None] = {}
+        left = dict(self.sizes)
+        for name in set(exclude):
+            if name in self.index:
+                left[self.problems[self.index[name]].source] -= 1
+        while len(taken) < count and any(left.values()):
+            index = self._next([name for name, number in left.items() if number])
             problem = self.problems[index]
             if problem.id in exclude or problem.id in taken:
-                deferred.append(index)
+                deferred[index] = None
             else:
                 taken[problem.id] = problem
+                left[problem.source] -= 1
+                self.drawn[problem.source] += 1
         self.waiting.extendleft(reversed(deferred))
         return list(taken.values())
 
     def give_back(self, problems: Sequence[Problem]) -> None:
         """Put problems that were taken but not trained on at the head of the line."""
-        index = {p.id: i for i, p in enumerate(self.problems)}
-        self.waiting.extendleft(index[p.id] for p in reversed(problems))
+        for problem in reversed(problems):
+            self.waiting.appendleft(self.index[problem.id])
+            self.drawn[problem.source] -= 1
 
     def state_dict(self) -> dict[str, Any]:
-        return {"epoch": self.epoch, "position": self.position, "waiting": list(self.waiting)}
+        places = {name: (epochs.epoch, epochs.position) for name, epochs in self.epochs.items()}
+        return {"epochs": places, "drawn": dict(self.drawn), "waiting": list(self.waiting)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.epoch, self.position = state["epoch"], state["position"]
+        for name, place in state["epochs"].items():
+            self.epochs[name].start(*place)
+        self.drawn = dict(state["drawn"])
         self.waiting = deque(state["waiting"])
-        self._order = self._shuffled(self.epoch)
 
 
 @dataclass(frozen=True)
@@ -209,8 +254,8 @@ class DynamicSampler:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.stream.load_state_dict(state["stream"])
-        problems = {p.id: p for p in self.stream.problems}
-        self.carried = [_with_problem(g, problems[g.state.problem.id]) for g in state["carried"]]
+        problems, index = self.stream.problems, self.stream.index
+        self.carried = [_with_problem(g, problems[index[g.state.problem.id]]) for g in state["carried"]]
         self.asked, self.accepted = state["asked"], state["accepted"]
 
 

@@ -58,6 +58,7 @@ class Evaluation:
     truncated: tuple[tuple[bool, ...], ...]
     answered: tuple[tuple[bool, ...], ...]  # has an answer in the wanted form
     boxed: tuple[tuple[bool, ...], ...]
+    sources: tuple[str, ...] = ()  # of a mixture, one a problem
 
     @property
     def num_samples(self) -> int:
@@ -130,6 +131,17 @@ class Evaluation:
     def frac_truncated(self) -> float:
         return float(np.mean([t for row in self.truncated for t in row]))
 
+    def by_source(self) -> dict[str, Evaluation]:
+        """The evaluation of each source of a mixture; of problems that are no mixture, nothing."""
+        names = [name for name in dict.fromkeys(self.sources) if name]
+        return {name: self._part([i for i, s in enumerate(self.sources) if s == name]) for name in names}
+
+    def _part(self, indices: Sequence[int]) -> Evaluation:
+        """Some of the problems: every field that is a tuple has one item a problem."""
+        rows = {key: value for key, value in vars(self).items() if isinstance(value, tuple)}
+        some: dict[str, Any] = {key: tuple(value[i] for i in indices) for key, value in rows.items()}
+        return replace(self, **some)
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -147,6 +159,7 @@ class Evaluation:
                 **rows,
                 "sampling": Sampling(**sampling),
                 "problem_ids": tuple(stored["problem_ids"]),
+                "sources": tuple(stored.get("sources", ())),
             }
         )
 
@@ -213,6 +226,7 @@ def evaluation_of(groups: Sequence[Group], *, task: str, sampling: Sampling, see
         truncated=tuple(tuple(r.truncated for r in group.rollouts) for group in groups),
         answered=tuple(tuple(is_answered(r) for r in group.rollouts) for group in groups),
         boxed=tuple(tuple(is_boxed(r) for r in group.rollouts) for group in groups),
+        sources=tuple(group.state.problem.source for group in groups),
     )
 
 
@@ -256,6 +270,13 @@ def evaluation_metrics(sampled: Evaluation, greedy: Evaluation) -> dict[str, flo
             f"eval/{name}": result.value,
             f"eval/{name}_low": result.low,
             f"eval/{name}_high": result.high,
+        }
+    for name, part in sampled.by_source().items():
+        result = part.mean_at_k()
+        metrics |= {
+            f"eval/{name}/mean@1": result.value,
+            f"eval/{name}/mean@1_low": result.low,
+            f"eval/{name}/mean@1_high": result.high,
         }
     return metrics | {
         "eval/mean_length": sampled.mean_length(),

@@ -29,7 +29,8 @@ from hardwon.models.tokens import load_tokenizer
 from hardwon.rollouts import Reward, Sampler, outcome_reward, score_reward
 from hardwon.stored_prompts import Render, StoredPrompts, problem_key
 from hardwon.tasks import Task, load_task
-from hardwon.tasks.rows import fingerprint, read_rows
+from hardwon.tasks.sources import read_rows
+from hardwon.tasks.splits import fingerprint
 
 
 class SharedSettings(
@@ -118,7 +119,7 @@ def base_reward(config: Any) -> Reward:
 
     `config` has OnlineSettings and TaskSettings. A reward function of the user's is always read as a score.
     """
-    return score_reward if config.reward_from == "score" or config.reward else outcome_reward
+    return score_reward if config.reward_from == "score" or config.has_reward_functions else outcome_reward
 
 
 def check_same_data(config: TaskSettings, stored: str, problems: Sequence[Problem]) -> None:
@@ -133,10 +134,12 @@ def check_same_data(config: TaskSettings, stored: str, problems: Sequence[Proble
 def open_task(config: SharedSettings) -> Task:
     """The task that the settings name, with the custom reward in place of its verifier if there is one."""
     options = dict(config.task_options)
-    if config.reward is not None:
+    if config.has_reward_functions:
         tokenizer = load_tokenizer(config.model)
         encode = partial(tokenizer.encode, add_special_tokens=False)
-        options |= {"reward": config.reward, "encode": encode}
+        options |= {"encode": encode} | ({"reward": config.reward} if config.reward else {})
+    if config.sources:
+        options |= {"reward_from": config.reward_from}
     return load_task(config.task, data=config.data, eval_data=config.eval_data, seed=config.seed, **options)
 
 

@@ -164,6 +164,75 @@ def test_an_excluded_problem_keeps_its_place():
     assert [p.id for p in stream.take(1)] == [order[0]]
 
 
+# ------------------------------------------------------------------------------------ weights and sources
+
+
+def weighted(counts, source=""):
+    return [Problem(f"{source}{i}", "?", "!", source=source, weight=w) for i, w in enumerate(counts)]
+
+
+def ids(stream, batches, size):
+    return [p.id for _ in range(batches) for p in stream.take(size)]
+
+
+def test_a_problem_is_asked_as_often_as_its_weight_says():
+    """Weights 1, 1, 2, 4: of 8 draws, two epochs of 4, they are 1, 1, 2 and 4."""
+    stream = ProblemStream(weighted([1, 1, 2, 4]), seed=0)
+    for _ in range(10):
+        order = ids(stream, 8, 1)
+        assert [order.count(str(i)) for i in range(4)] == [1, 1, 2, 4]
+
+
+def test_a_heavy_problem_is_once_in_a_batch_and_does_not_pile_up():
+    """Weights 97, 1, 1, 1 in batches of two: each has the heavy one, and never twice."""
+    stream = ProblemStream(weighted([97, 1, 1, 1]), seed=0)
+    for _ in range(100):
+        batch = ids(stream, 1, 2)
+        assert "0" in batch and len(set(batch)) == 2
+        assert len(stream.waiting) <= 1
+
+
+def test_equal_weights_of_any_size_are_epochs():
+    plain = ids(ProblemStream(weighted([1] * 7), seed=5), 35, 1)
+    assert plain == ids(ProblemStream(weighted([0.1] * 7), seed=5), 35, 1)
+    for epoch in range(5):
+        assert sorted(plain[7 * epoch : 7 * epoch + 7]) == list("0123456")
+
+
+def test_sources_are_asked_in_proportion_to_their_weights():
+    """Ten problems of 0.3 and forty of 0.175 weigh 3 and 7: of every ten in a row, 3 and 7, within one."""
+    problems = weighted([0.3] * 10, "a") + weighted([0.175] * 40, "b")
+    order = ids(ProblemStream(problems, seed=1), 100, 1)
+    for start in range(90):
+        assert abs(sum(i[0] == "a" for i in order[start : start + 10]) - 3) <= 1
+    of_a = [i for i in order if i[0] == "a"]
+    assert len(of_a) == 30
+    for epoch in range(3):  # and each source has epochs of its own
+        assert len(set(of_a[10 * epoch : 10 * epoch + 10])) == 10
+
+
+def test_a_small_source_leaves_its_turns_to_the_others():
+    """Half of the weight is on two problems: a batch of eight has both and six others, and none is lost."""
+    problems = weighted([5, 5], "a") + weighted([1] * 10, "b")
+    stream = ProblemStream(problems, seed=1)
+    for _ in range(20):
+        batch = ids(stream, 1, 8)
+        assert {"a0", "a1"} < set(batch) and len(set(batch)) == 8
+    assert len(stream.take(50)) == 12
+    assert {p.source for p in stream.take(50, exclude={"a0", "a1"})} == {"b"}
+
+
+def test_a_weighted_stream_goes_on_where_it_was_saved():
+    problems = weighted([3, 1, 2.5], "a") + weighted([1] * 4, "b")
+    whole = ProblemStream(problems, seed=2)
+    for _ in range(5):
+        whole.give_back(whole.take(3)[:1])
+    saved = whole.state_dict()
+    again = ProblemStream(problems, seed=2)
+    again.load_state_dict(saved)
+    assert ids(again, 20, 3) == ids(whole, 20, 3)
+
+
 def test_no_problem_starves():
     """Whatever is dropped, expired or deferred, after three epochs' worth each problem was asked for."""
     draws = Draws(lambda problem, iteration: (int(problem.id[1:]) + iteration) % 3 == 0)

@@ -36,6 +36,7 @@ def describe(
     """
     return {
         **sampled_metrics(fill.sampled or fill.groups),
+        **source_metrics(fill.sampled or fill.groups),
         **fill.metrics,
         "groups_trained": float(len(groups)),
         **update_metrics(steps),
@@ -59,6 +60,19 @@ def sampled_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "verifier/errors": float(len(rollouts) - len(judged)),
         "verifier/timeouts": float(sum(r.verdict.outcome == "timeout" for r in rollouts)),
     }
+
+
+def source_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Reward, success rate and number of groups of each source of a mixture."""
+    metrics = {}
+    for name in sorted({g.state.problem.source for g in groups} - {""}):
+        own = [g for g in groups if g.state.problem.source == name]
+        judged = [r for g in own for r in g.judged]
+        if judged:
+            metrics[f"reward/{name}"] = float(np.mean([r.reward for r in judged]))
+            metrics[f"success_rate/{name}"] = float(np.mean([r.verdict.correct for r in judged]))
+        metrics[f"groups_sampled/{name}"] = float(len(own))
+    return metrics
 
 
 def update_metrics(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -35,7 +35,7 @@ from hardwon.rollouts import Reward, sample_groups
 from hardwon.run import Run
 from hardwon.sharded_state import load_state, save_state
 from hardwon.stored_prompts import PROMPTS
-from hardwon.tasks.rows import fingerprint
+from hardwon.tasks.splits import fingerprint
 from hardwon.workbench import SharedSettings, Workbench, base_reward, check_same_data, open_workbench
 
 # Published number of updates of an iteration (arXiv 2503.14476).

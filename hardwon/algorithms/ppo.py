@@ -35,7 +35,7 @@ from hardwon.rollouts import sample_groups
 from hardwon.run import Run
 from hardwon.scoring import Span, micro_batches
 from hardwon.stored_prompts import PROMPTS
-from hardwon.tasks.rows import fingerprint
+from hardwon.tasks.splits import fingerprint
 from hardwon.workbench import SharedSettings, Workbench, base_reward, check_same_data, open_workbench
 
 

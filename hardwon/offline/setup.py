@@ -23,7 +23,7 @@ from hardwon.records import read_metrics
 from hardwon.run import Run
 from hardwon.sharded_state import save_state
 from hardwon.stored_prompts import PROMPTS
-from hardwon.tasks.rows import fingerprint
+from hardwon.tasks.splits import fingerprint
 from hardwon.workbench import SharedSettings, Workbench, check_same_data, open_workbench, resolve_dtype
 
 # What a run directory says of the problems that its files come from.

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hardwon.config import nearest
+from hardwon.tasks.mixture import REWARD_OPTIONS, is_mixture, load_mixture
 from hardwon.tasks.task import Task
 
 __all__ = ["TASKS", "Task", "load_task"]
@@ -26,20 +27,17 @@ EXTRAS = {"reasoning_gym": "reasoning-gym", "datasets": "datasets"}
 """Top-level module of an optional dependency -> the extra of hardwon that installs it."""
 
 
-REWARD_OPTIONS = ("reward", "reward_threshold", "reward_seconds", "encode")
-"""Options of tasks/custom.py: with them any task is judged by the user's functions instead of its own."""
-
-
-def load_task(
-    spec: str, *, data: str | None = None, eval_data: str | None = None, seed: int = 0, **options: Any
-) -> Task:
+def load_task(spec: str, *, data: Any = None, eval_data: Any = None, seed: int = 0, **options: Any) -> Task:
     """The task named by `spec`: a name of TASKS, or "reasoning_gym:<dataset>".
 
-    `data` and `eval_data` are files or Hugging Face data sets, for tasks that read data. `reward`
-    ("package.module:function") judges instead of the task's own verifier; see tasks/custom.py. Other options
+    `data` and `eval_data` are files or Hugging Face data sets, for tasks that read data (tasks/sources.py),
+    or several such with a weight and a task each (tasks/mixture.py). `reward` ("package.module:function")
+    judges instead of the task's own verifier; see tasks/custom.py. Other options
     go to the task's own `load`. ValueError names an unknown task or option and the nearest known one;
     ImportError names the extra to install.
     """
+    if is_mixture(data) or is_mixture(eval_data):
+        return load_mixture(load_task, spec, data=data, eval_data=eval_data, seed=seed, **options)
     name, _, dataset = spec.partition(":")
     if name not in TASKS:
         raise ValueError(f"task={spec!r} is unknown{nearest(name, TASKS)}; known: {', '.join(TASKS)}")

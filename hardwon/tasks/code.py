@@ -22,7 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from hardwon.data import Problem, Verdict
-from hardwon.tasks.rows import HELD_OUT_FRACTION, BadRowError, column, load_splits
+from hardwon.tasks.rows import BadRowError, column
+from hardwon.tasks.sources import Source
+from hardwon.tasks.splits import HELD_OUT_FRACTION, RowWeights, load_splits
 from hardwon.tasks.task import Task
 from hardwon.verifiers import code
 from hardwon.verifiers.code import AssertTests, CallTests, StdinTests, Tests, changed_argument
@@ -38,11 +40,12 @@ SOLUTION_COLUMNS = ("canonical_solution", "solution", "code", "solutions")
 
 
 def load(
-    data: str | None = None,
-    eval_data: str | None = None,
+    data: Source | None = None,
+    eval_data: Source | None = None,
     seed: int = 0,
     *,
     held_out_fraction: float | None = None,
+    row_weights: RowWeights = "distinct",
     partial_credit: bool = False,
     sandbox: str = "auto",
     unsafe_no_isolation: bool = False,
@@ -67,10 +70,17 @@ def load(
     """
     if held_out_fraction is None:
         held_out_fraction = HELD_OUT_FRACTION if data else PACKAGED_HELD_OUT
-    source = data or str(PACKAGED)
+    source: Source = data or str(PACKAGED)
+    splits = load_splits(
+        source,
+        eval_data,
+        held_out_fraction=held_out_fraction,
+        row_weights=row_weights,
+        convert=problem_of_row,
+    )
     return code_task(
         "code",
-        load_splits(source, eval_data, held_out_fraction=held_out_fraction, convert=problem_of_row),
+        splits,
         gold=gold,
         partial_credit=partial_credit,
         sandbox=sandbox,
@@ -78,6 +88,7 @@ def load(
         limits=Limits(wall_seconds=3.0 * cpu_seconds, cpu_seconds=cpu_seconds, memory_bytes=memory_mb << 20),
         verifier_workers=verifier_workers,
         packages=packages,
+        notes=splits.notes,
     )
 
 
@@ -92,6 +103,7 @@ def code_task(
     limits: Limits | None = None,
     verifier_workers: int | None = None,
     packages: Sequence[str] | None = None,
+    notes: tuple[str, ...] = (),
 ) -> Task:
     """A task over problems whose `info["tests"]` are unit tests (verifiers/code.py).
 
@@ -111,7 +123,7 @@ def code_task(
         verdicts = dict(zip(distinct, pool.map(verify_one, distinct.values()), strict=True))
         return [verdicts[id(problem), text] for problem, text in pairs]
 
-    return Task(name, lambda split: list(splits[split]), verify, gold, close=pool.shutdown)
+    return Task(name, lambda split: list(splits[split]), verify, gold, close=pool.shutdown, notes=notes)
 
 
 def gold(problem: Problem) -> str:

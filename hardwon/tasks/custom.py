@@ -5,27 +5,36 @@ from __future__ import annotations
 import dataclasses
 
 from hardwon.data import Problem
-from hardwon.tasks.rows import HELD_OUT_FRACTION, load_splits
+from hardwon.tasks.sources import Source
+from hardwon.tasks.splits import HELD_OUT_FRACTION, RowWeights, load_splits
 from hardwon.tasks.task import Task
 from hardwon.verifiers.custom import SECONDS, THRESHOLD, CustomVerifier, Encode, columns_of, parse_rewards
 
 
 def load(
-    data: str,
+    data: Source,
     reward: str,
-    eval_data: str | None = None,
+    eval_data: Source | None = None,
     seed: int = 0,
     *,
     held_out_fraction: float = HELD_OUT_FRACTION,
+    row_weights: RowWeights = "distinct",
     reward_threshold: float = THRESHOLD,
     reward_seconds: float = SECONDS,
     encode: Encode | None = None,
 ) -> Task:
-    """Problems of `data` (tasks/rows.py; answers may be anything), judged by `reward` as in with_reward."""
-    splits = load_splits(data, eval_data, held_out_fraction=held_out_fraction)
-    verifier = make_verifier(splits["train"][0], reward, reward_threshold, reward_seconds, encode)
+    """Problems of `data` (tasks/splits.py; answers may be anything), judged by `reward` as in with_reward."""
+    splits = load_splits(data, eval_data, held_out_fraction=held_out_fraction, row_weights=row_weights)
+    verifier = make_verifier(
+        (splits["train"] or splits["test"])[0], reward, reward_threshold, reward_seconds, encode
+    )
     return Task(
-        "custom", lambda split: list(splits[split]), verifier.verify, answer_itself, close=verifier.close
+        "custom",
+        lambda split: list(splits[split]),
+        verifier.verify,
+        answer_itself,
+        close=verifier.close,
+        notes=splits.notes,
     )
 
 
@@ -55,7 +64,9 @@ def with_reward(
     `reward_threshold`. `encode` (text to token ids, no special tokens) is for functions that ask for
     completion_ids. ValueError for what can't be imported, or asks for what the data lacks.
     """
-    verifier = make_verifier(task.problems("train")[0], reward, reward_threshold, reward_seconds, encode)
+    verifier = make_verifier(
+        (task.problems("train") or task.problems("test"))[0], reward, reward_threshold, reward_seconds, encode
+    )
 
     def close() -> None:
         verifier.close()

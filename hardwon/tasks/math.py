@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 
 from hardwon.data import Problem, Verdict
-from hardwon.tasks.rows import HELD_OUT_FRACTION, load_splits
+from hardwon.tasks.sources import Source
+from hardwon.tasks.splits import HELD_OUT_FRACTION, RowWeights, load_splits
 from hardwon.tasks.task import Task
 from hardwon.verifiers.answers import gold_answer
 from hardwon.verifiers.math import grade, parses
@@ -33,21 +34,24 @@ Question: {{ prompt }}{{ "\n" }}{% if not asks_for_form %}{{ instruction }}{{ "\
 
 
 def load(
-    data: str,
-    eval_data: str | None = None,
+    data: Source,
+    eval_data: Source | None = None,
     seed: int = 0,
     *,
     held_out_fraction: float = HELD_OUT_FRACTION,
+    row_weights: RowWeights = "distinct",
     verifier_seconds: float = 5.0,
     verifier_workers: int | None = None,
 ) -> Task:
-    """Problems of `data` (see tasks/rows.py). Without `eval_data` a fraction of the prompts is held out.
+    """Problems of `data` (see tasks/splits.py). Without `eval_data` a fraction of the prompts is held out.
 
     A gold answer may be the answer itself, a worked solution with a box, or text that ends in "#### 42".
     `verifier_seconds` a check (ours), on `verifier_workers` processes (default: the machine's cores). The
     split depends on the prompts alone, so `seed` changes nothing. ValueError names bad rows.
     """
-    splits = load_splits(data, eval_data, held_out_fraction=held_out_fraction, check=gold_faults)
+    splits = load_splits(
+        data, eval_data, held_out_fraction=held_out_fraction, row_weights=row_weights, check=gold_faults
+    )
     pool = WorkerPool(grade, seconds=verifier_seconds, num_workers=verifier_workers, sealed=True)
 
     def verify(pairs: Sequence[tuple[Problem, str]]) -> list[Verdict]:
@@ -60,6 +64,7 @@ def load(
         gold_response,
         close=pool.close,
         prompt_template=PROMPT_TEMPLATE,
+        notes=splits.notes,
     )
 
 

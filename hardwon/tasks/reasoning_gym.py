@@ -11,7 +11,7 @@ from reasoning_gym.factory import DATASETS
 
 from hardwon.config import nearest
 from hardwon.data import Problem, Verdict
-from hardwon.tasks.rows import prompt_key
+from hardwon.tasks.splits import prompt_key
 from hardwon.tasks.task import QUESTION_AND_ANSWER, Split, Task
 from hardwon.verifiers import reasoning_gym as gym
 from hardwon.verifiers.sandbox_inside import plain

@@ -43,6 +43,7 @@ class Task:
     close()            ends worker processes; harmless when called twice.
     prompt_template    how a prompt is worded unless the user says it (hardwon/models/prompts.py); None: as
                        it is.
+    notes              sentences about what loading the data did, for `hardwon check`.
     """
 
     name: str
@@ -52,3 +53,4 @@ class Task:
     split_steps: Callable[[str], list[str]] = split_lines
     close: Callable[[], None] = nothing_to_close
     prompt_template: str | None = None
+    notes: tuple[str, ...] = ()

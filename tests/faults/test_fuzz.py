@@ -25,7 +25,7 @@ from hardwon.models.policy import Policy
 from hardwon.records import read_config, read_metrics, read_rollouts, visible
 from hardwon.run import Run
 from hardwon.tasks import code, load_task
-from hardwon.tasks.rows import load_problems
+from hardwon.tasks.splits import load_problems
 from hardwon.tasks.task import split_lines
 from hardwon.verifiers.answers import final_answer, gold_answer, last_answer_line, last_tagged
 from hardwon.verifiers.programs import extract_code

@@ -120,7 +120,7 @@ def test_sizes_seeds_and_disjoint_splits():
 
 SCRIPT = """
 from hardwon.tasks import load_task
-from hardwon.tasks.rows import fingerprint
+from hardwon.tasks.splits import fingerprint
 task = load_task("reasoning_gym:ransom_note", train_size=20, test_size=1, verifier_workers=1)
 print(fingerprint(task.problems("train")))
 """

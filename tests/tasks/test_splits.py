@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hardwon.data import Problem
-from hardwon.tasks.rows import fingerprint, load_problems, load_splits, prompt_key, split_held_out
+from hardwon.tasks.splits import fingerprint, load_problems, load_splits, prompt_key, split_held_out
 
 
 def jsonl(path, rows):
@@ -133,7 +133,7 @@ def test_one_prompt_cannot_be_split():
 def test_prompts_of_eval_data_leave_the_training_set(tmp_path):
     data = jsonl(tmp_path / "x.jsonl", [{"prompt": "p", "answer": 1}, {"prompt": "q", "answer": 2}])
     eval_data = jsonl(tmp_path / "y.jsonl", [{"prompt": "q", "answer": 2}])
-    with pytest.warns(UserWarning, match="1 rows"):
+    with pytest.warns(UserWarning, match="1 problem of"):
         splits = load_splits(data, eval_data)
     assert [p.prompt for p in splits["train"]] == ["p"] and [p.id for p in splits["test"]] == ["eval/y/1"]
     with pytest.raises(ValueError, match="every prompt is also in"):
@@ -153,3 +153,59 @@ def test_a_file_that_is_no_text_names_its_row(tmp_path):
     path.write_bytes(b'{"prompt": "1+1", "answer": "2"}\n\x87\xff\n')
     with pytest.raises(ValueError, match=r"noise\.jsonl, row 2: not JSON"):
         load_problems(str(path))
+
+
+# ------------------------------------------------------------------------------ one problem, many rows
+
+
+def test_rows_of_one_prompt_and_answer_are_one_problem(tmp_path):
+    """Known fault 39: a public set of 17,000 problems ships each a hundred times."""
+    pairs = [
+        ("1+1?", "2"),
+        ("2+2?", 4),
+        ("1+1? ", "2"),
+        ("1+1?", 2),
+        ("3+3?", "6"),
+    ]  # a space is no difference
+    path = jsonl(tmp_path / "a.jsonl", [{"prompt": p, "answer": a, "n": i} for i, (p, a) in enumerate(pairs)])
+    with pytest.warns(UserWarning, match=r"a\.jsonl: 5 rows are 3 distinct problems; 1 stands .* up to 3"):
+        splits = load_splits(path, held_out_fraction=0)
+    assert [(p.id, p.info["n"]) for p in splits["train"]] == [("a/1", 0), ("a/2", 1), ("a/5", 4)]
+    assert [p.weight for p in splits["train"]] == [1, 1, 1]
+    assert len(splits.notes) == 1
+    splits = load_splits(path, held_out_fraction=0, row_weights="rows")
+    assert [p.weight for p in splits["train"]] == [3, 1, 1]
+    with pytest.raises(ValueError, match="row_weights='row': distinct or rows; did you mean 'rows'"):
+        load_splits(path, row_weights="row")
+
+
+def test_copies_change_no_id_and_no_held_out_prompt(tmp_path):
+    rows = [{"id": f"x{i}", "prompt": f"q{i}", "answer": i} for i in range(60)]
+    once = load_splits(jsonl(tmp_path / "a.jsonl", rows), held_out_fraction=0.1)
+    with pytest.warns(UserWarning, match="180 rows are 60 distinct problems"):
+        thrice = load_splits(jsonl(tmp_path / "b.jsonl", rows * 3), held_out_fraction=0.1, row_weights="rows")
+    assert once.notes == ()
+    for split in ("train", "test"):
+        assert [p.id for p in once[split]] == [p.id for p in thrice[split]]
+    assert {p.weight for p in thrice["train"]} == {3} and {p.weight for p in thrice["test"]} == {1}
+
+
+def test_one_prompt_with_several_answers_is_said_with_the_rows(tmp_path):
+    rows = [("p", 1), ("q", 2), ("p", 3), ("q", 2), ("p", 1)]
+    path = jsonl(tmp_path / "a.jsonl", [{"prompt": p, "answer": a} for p, a in rows])
+    with pytest.warns(UserWarning, match="1 prompt with different answers .* Rows 1 and 3"):
+        splits = load_splits(path, held_out_fraction=0.5)
+    sides = [{p.prompt for p in splits[split]} for split in ("train", "test")]
+    assert sorted(map(len, sides)) == [1, 1] and not sides[0] & sides[1]
+    assert sorted(p.id for split in splits.values() for p in split) == ["a/1", "a/2", "a/3"]
+
+
+def test_programs_are_the_same_problem_by_their_tests(tmp_path):
+    """Two solutions of one problem are one problem; other tests make another one."""
+
+    def convert(row, default_id):
+        return Problem(default_id, row["prompt"], row["solution"], {"tests": row["tests"]})
+
+    rows = [{"prompt": "p", "solution": s, "tests": t} for s, t in [("a", [1]), ("b", [1]), ("a", [2])]]
+    found = load_problems(jsonl(tmp_path / "a.jsonl", rows), convert=convert)
+    assert [p.id for p in found] == ["a/1", "a/3"]
