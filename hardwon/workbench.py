@@ -139,7 +139,7 @@ def open_task(config: SharedSettings) -> Task:
         encode = partial(tokenizer.encode, add_special_tokens=False)
         options |= {"encode": encode} | ({"reward": config.reward} if config.reward else {})
     if config.sources:
-        options |= {"reward_from": config.reward_from}
+        options |= {"reward_from": getattr(config, "reward_from", "verdict")}  # offline methods have none
     return load_task(config.task, data=config.data, eval_data=config.eval_data, seed=config.seed, **options)
 
 
