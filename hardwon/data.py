@@ -24,8 +24,9 @@ Outcome = Literal["correct", "wrong", "timeout", "error"]
 class Problem:
     """A question with a checkable answer.
 
-    `prompt` is text, or chat messages (`{"role": ..., "content": ...}`). `info` carries
-    whatever else the verifier needs (unit tests, data source, difficulty).
+    `prompt` is text, or chat messages (`{"role": ..., "content": ...}`). `answer` is whatever the
+    verifier reads: text, a number, a list of right answers, or for reward functions any data or None.
+    `info` carries whatever else the verifier needs (unit tests, data source, difficulty).
 
     >>> Problem("sum/1", "3+4=", "7").answer
     '7'
@@ -33,7 +34,7 @@ class Problem:
 
     id: str
     prompt: str | Sequence[Message]
-    answer: str
+    answer: Any
     info: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -7,7 +7,7 @@ from hardwon.workbench import SharedSettings
 SHARED = """
 model device dtype lora_rank gradient_checkpointing chat_template system_prompt
 generator vllm_server vllm_gpu_memory
-task data eval_data task_options reward reward_from
+task data eval_data columns row_function task_options reward reward_from
 max_prompt_tokens max_new_tokens temperature top_p top_k
 algorithm iterations run seed checkpoint_every keep_checkpoints log_to
 eval_every eval_problems eval_samples

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from collections.abc import Mapping
 
 from hardwon.data import Problem
+from hardwon.tasks.layouts.answers import gold_texts
+from hardwon.tasks.layouts.reader import Reader, reward_problem
 from hardwon.tasks.rows import HELD_OUT_FRACTION, load_splits
 from hardwon.tasks.task import Task
 from hardwon.verifiers.custom import SECONDS, THRESHOLD, CustomVerifier, Encode, columns_of, parse_rewards
@@ -17,21 +21,37 @@ def load(
     seed: int = 0,
     *,
     held_out_fraction: float = HELD_OUT_FRACTION,
+    columns: Mapping[str, str] | None = None,
+    row_function: str | None = None,
     reward_threshold: float = THRESHOLD,
     reward_seconds: float = SECONDS,
     encode: Encode | None = None,
 ) -> Task:
-    """Problems of `data` (tasks/rows.py; answers may be anything), judged by `reward` as in with_reward."""
-    splits = load_splits(data, eval_data, held_out_fraction=held_out_fraction)
+    """Problems of `data`, judged by `reward` as in with_reward. Their answers may be anything, or missing."""
+    reader = Reader(reward_problem, columns, row_function)
+    splits = load_splits(data, eval_data, held_out_fraction=held_out_fraction, convert=reader)
     verifier = make_verifier(splits["train"][0], reward, reward_threshold, reward_seconds, encode)
     return Task(
-        "custom", lambda split: list(splits[split]), verifier.verify, answer_itself, close=verifier.close
+        "custom",
+        lambda split: list(splits[split]),
+        verifier.verify,
+        answer_itself,
+        close=verifier.close,
+        notes=reader.notes,
     )
 
 
 def answer_itself(problem: Problem) -> str:
-    """The data's answer as a response; whether it earns reward is for the user's functions to say."""
-    return problem.answer
+    """The data's answer as a response; whether it earns reward is for the user's functions to say.
+
+    Of several right answers the first; other data as JSON text. ValueError where the row has none.
+    """
+    if problem.answer is None:
+        raise ValueError(f"problem {problem.id!r} has no answer to try")
+    try:
+        return problem.answer if isinstance(problem.answer, str) else gold_texts(problem.answer)[0]
+    except ValueError:
+        return json.dumps(problem.answer, default=str)
 
 
 def make_verifier(

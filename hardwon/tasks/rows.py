@@ -1,7 +1,6 @@
 """Problems from files and Hugging Face data sets: checked when loaded, no prompt in both splits.
 
-Columns as TRL has them: `prompt` (text or chat messages) and `answer` or `solution`; or as verl has them:
-`prompt`, `reward_model.ground_truth`, `data_source`, `extra_info`. Everything but the prompt goes to `info`.
+What the columns mean is for layouts/ to say.
 """
 
 from __future__ import annotations
@@ -15,22 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from hardwon.data import Problem
+from hardwon.tasks.layouts.layout import BadRowError
+from hardwon.tasks.layouts.reader import Reader, math_problem
 
 Row = tuple[int, Any]  # row number counted from 1 (the line, in JSONL), content
-Convert = Callable[[Mapping[str, Any], str], Problem]  # row, default id; BadRowError for a bad row
+Convert = Callable[
+    [Any, str], Problem | None
+]  # row, default id; BadRowError for a bad row, None to leave it out
 Check = Callable[[Sequence[Problem]], list[str | None]]  # for each problem, what is wrong with its answer
 
 HELD_OUT_FRACTION = 0.05  # ours
 MAX_HELD_OUT = 500  # ours
 SHOWN_FAULTS = 5
 READERS = (".jsonl", ".json", ".parquet")
-
-
-class BadRowError(ValueError):
-    """One fault of one row; `column` is where."""
-
-    def __init__(self, column: str, fault: str) -> None:
-        super().__init__(f"column {column!r}: {fault}")
 
 
 def read_rows(source: str, setting: str = "data") -> list[Row]:
@@ -124,19 +120,21 @@ def load_problems(
 ) -> list[Problem]:
     """Problems of `source`, one a row, made by `convert` and then checked together by `check`.
 
+    `convert` is a Reader (layouts/reader.py); a row for which it gives None is left out.
+
     ValueError names the file, and row and column of up to five faults. Ids must be unique; without a
     column `id` they are "<file stem>/<row number>".
     """
     problems: dict[int, Problem] = {}
     faults: dict[int, str] = {}
     seen: dict[str, int] = {}
-    columns: dict[int, str] = {}
+    convert = convert or Reader(math_problem)
     prefix = "eval/" if setting == "eval_data" else ""
     for number, row in read_rows(source, setting):
         try:
-            if not isinstance(row, Mapping):
-                raise BadRowError("*", f"a row of named columns is wanted, found a {type(row).__name__}")
-            problem = (convert or problem_of_row)(row, f"{prefix}{Path(source).stem}/{number}")
+            problem = convert(row, f"{prefix}{Path(source).stem}/{number}")
+            if problem is None:
+                continue
             if problem.id in seen:
                 raise BadRowError("id", f"{problem.id!r} is also the id of row {seen[problem.id]}")
         except BadRowError as error:
@@ -144,12 +142,13 @@ def load_problems(
             continue
         seen[problem.id] = number
         problems[number] = problem
-        columns[number] = answer_column(row)
     wrong = check(list(problems.values())) if check else []
     for number, fault in zip(problems, wrong, strict=False):
         if fault:
-            faults[number] = f"column {columns[number]!r}: {fault}"
+            faults[number] = fault
     refuse(source, faults)
+    if not problems:
+        raise ValueError(f"{source}: every row is left out")
     return list(problems.values())
 
 
@@ -159,69 +158,6 @@ def refuse(source: str, faults: Mapping[int, str]) -> None:
         more = f"\n  and {len(faults) - SHOWN_FAULTS} more" if len(faults) > SHOWN_FAULTS else ""
         shown = "".join(f"\n  row {row}, {faults[row]}" for row in sorted(faults)[:SHOWN_FAULTS])
         raise ValueError(f"{source}: {len(faults)} bad {'row' if len(faults) == 1 else 'rows'}{shown}{more}")
-
-
-def problem_of_row(row: Mapping[str, Any], default_id: str) -> Problem:
-    """TRL's or verl's columns as a Problem; BadRowError names the column."""
-    info = {key: value for key, value in row.items() if key != "prompt"}
-    return Problem(row_id(row, default_id), row_prompt(row), row_answer(row), info)
-
-
-def row_id(row: Mapping[str, Any], default: str) -> str:
-    given = row.get("id")
-    if given is None:
-        return default
-    if isinstance(given, bool) or not isinstance(given, str | int):
-        raise BadRowError("id", f"text or a whole number is wanted, found {given!r:.80}")
-    return str(given)
-
-
-def row_prompt(row: Mapping[str, Any]) -> str | list[dict[str, str]]:
-    prompt = column(row, "prompt")
-    if isinstance(prompt, str):
-        if not prompt.strip():
-            raise BadRowError("prompt", "is empty")
-        return prompt
-    if not isinstance(prompt, Sequence) or not prompt:
-        raise BadRowError("prompt", f"text or a list of chat messages is wanted, found {prompt!r:.80}")
-    for message in prompt:
-        if not isinstance(message, Mapping) or not all(
-            isinstance(message.get(key), str) for key in ("role", "content")
-        ):
-            raise BadRowError(
-                "prompt", f"a message with text 'role' and 'content' is wanted, found {message!r:.80}"
-            )
-    return [{"role": message["role"], "content": message["content"]} for message in prompt]
-
-
-def answer_column(row: Mapping[str, Any]) -> str:
-    if "reward_model" in row:
-        return "reward_model.ground_truth"
-    return "solution" if "solution" in row and "answer" not in row else "answer"
-
-
-def row_answer(row: Mapping[str, Any]) -> str:
-    name = answer_column(row)
-    if name == "reward_model.ground_truth":
-        model = row["reward_model"]
-        if not isinstance(model, Mapping) or model.get("ground_truth") is None:
-            raise BadRowError(name, f"is missing in {model!r:.80}")
-        answer = model["ground_truth"]
-    else:
-        answer = column(row, name)
-    if isinstance(answer, bool) or not isinstance(answer, str | int | float):
-        raise BadRowError(name, f"text or a number is wanted, found {answer!r:.80}")
-    if not str(answer).strip() or answer != answer:
-        raise BadRowError(name, "is empty")
-    return str(answer).strip()
-
-
-def column(row: Mapping[str, Any], name: str) -> Any:
-    if row.get(name) is not None:
-        return row[name]
-    if name in row:
-        raise BadRowError(name, "is empty")
-    raise BadRowError(name, f"is missing; the row has {', '.join(map(str, row))}")
 
 
 def prompt_key(prompt: Any) -> str:
