@@ -111,6 +111,10 @@ class TaskSettings(Settings):
     eval_data: str | list[Any] | dict[str, Any] | None = Field(
         None, description="held-out problems; default: a fixed part of `data`"
     )
+    columns: dict[str, str] | None = Field(
+        None, description="part of a row -> its column or path: {prompt: question, answer: extra.final}"
+    )
+    row_function: str | None = Field(None, description="module:function that rewrites each row of the data")
     task_options: dict[str, Any] = Field(default_factory=dict, description="what the task itself takes")
     reward: str | None = Field(
         None,

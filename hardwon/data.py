@@ -24,9 +24,10 @@ Outcome = Literal["correct", "wrong", "timeout", "error"]
 class Problem:
     """A question with a checkable answer.
 
-    `prompt` is text, or chat messages (`{"role": ..., "content": ...}`). `info` carries
-    whatever else the verifier needs (unit tests, data source, difficulty). `source` names the part of a
-    mixture that it is from; training asks a problem in proportion to its `weight`.
+    `prompt` is text, or chat messages (`{"role": ..., "content": ...}`). `answer` is whatever the
+    verifier reads: text, a number, a list of right answers, or for reward functions any data or None.
+    `info` carries whatever else the verifier needs (unit tests, data source, difficulty). `source`
+    names the part of a mixture that it is from; training asks a problem in proportion to its `weight`.
 
     >>> Problem("sum/1", "3+4=", "7").answer
     '7'
@@ -34,7 +35,7 @@ class Problem:
 
     id: str
     prompt: str | Sequence[Message]
-    answer: str
+    answer: Any
     info: Mapping[str, Any] = field(default_factory=dict)
     source: str = ""
     weight: float = 1.0

@@ -134,6 +134,8 @@ def check_same_data(config: TaskSettings, stored: str, problems: Sequence[Proble
 def open_task(config: SharedSettings) -> Task:
     """The task that the settings name, with the custom reward in place of its verifier if there is one."""
     options = dict(config.task_options)
+    rows = {"columns": config.columns, "row_function": config.row_function}
+    options |= {name: value for name, value in rows.items() if value is not None}
     if config.has_reward_functions:
         tokenizer = load_tokenizer(config.model)
         encode = partial(tokenizer.encode, add_special_tokens=False)

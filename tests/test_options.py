@@ -8,7 +8,7 @@ SHARED = """
 model device dtype lora_rank gradient_checkpointing
 chat_template system_prompt chat_template_kwargs prompt_template eval_prompt_template examples
 generator vllm_server vllm_gpu_memory
-task data eval_data task_options reward
+task data eval_data columns row_function task_options reward
 max_prompt_tokens max_new_tokens temperature top_p top_k stop
 algorithm run seed checkpoint_every keep_checkpoints log_to
 eval_problems eval_samples eval_temperature eval_top_p eval_top_k eval_max_new_tokens

@@ -47,6 +47,8 @@ def load_task(spec: str, *, data: Any = None, eval_data: Any = None, seed: int =
     reward = {}
     if name != "custom" and "reward" in arguments:
         reward = {key: arguments.pop(key) for key in REWARD_OPTIONS if key in arguments}
+        if "any_answer" in inspect.signature(load).parameters:
+            arguments["any_answer"] = True
     check_arguments(spec, load, arguments)
     task = load(seed=seed, **arguments)
     if not reward:

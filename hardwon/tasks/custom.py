@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from collections.abc import Mapping
 
 from hardwon.data import Problem
+from hardwon.tasks.layouts.answers import gold_texts
+from hardwon.tasks.layouts.reader import Reader, reward_problem
 from hardwon.tasks.sources import Source
 from hardwon.tasks.splits import HELD_OUT_FRACTION, RowWeights, load_splits
 from hardwon.tasks.task import Task
@@ -19,12 +23,17 @@ def load(
     *,
     held_out_fraction: float = HELD_OUT_FRACTION,
     row_weights: RowWeights = "distinct",
+    columns: Mapping[str, str] | None = None,
+    row_function: str | None = None,
     reward_threshold: float = THRESHOLD,
     reward_seconds: float = SECONDS,
     encode: Encode | None = None,
 ) -> Task:
-    """Problems of `data` (tasks/splits.py; answers may be anything), judged by `reward` as in with_reward."""
-    splits = load_splits(data, eval_data, held_out_fraction=held_out_fraction, row_weights=row_weights)
+    """Problems of `data`, judged by `reward` as in with_reward. Their answers may be anything, or missing."""
+    reader = Reader(reward_problem, columns, row_function)
+    splits = load_splits(
+        data, eval_data, held_out_fraction=held_out_fraction, row_weights=row_weights, convert=reader
+    )
     verifier = make_verifier(
         (splits["train"] or splits["test"])[0], reward, reward_threshold, reward_seconds, encode
     )
@@ -34,13 +43,21 @@ def load(
         verifier.verify,
         answer_itself,
         close=verifier.close,
-        notes=splits.notes,
+        notes=(*reader.notes, *splits.notes),
     )
 
 
 def answer_itself(problem: Problem) -> str:
-    """The data's answer as a response; whether it earns reward is for the user's functions to say."""
-    return problem.answer
+    """The data's answer as a response; whether it earns reward is for the user's functions to say.
+
+    Of several right answers the first; other data as JSON text. ValueError where the row has none.
+    """
+    if problem.answer is None:
+        raise ValueError(f"problem {problem.id!r} has no answer to try")
+    try:
+        return problem.answer if isinstance(problem.answer, str) else gold_texts(problem.answer)[0]
+    except ValueError:
+        return json.dumps(problem.answer, default=str)
 
 
 def make_verifier(

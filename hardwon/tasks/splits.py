@@ -5,18 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, get_args
 
 from hardwon.config import nearest
 from hardwon.data import Problem
-from hardwon.tasks.rows import BadRowError, answer_column, problem_of_row
+from hardwon.tasks.layouts.layout import BadRowError
+from hardwon.tasks.layouts.reader import Reader, math_problem
 from hardwon.tasks.sources import Row, Source, read_rows
 
 # Row, default id; BadRowError for a bad row, None to leave it out.
-Convert = Callable[[Mapping[str, Any], str], Problem | None]
+Convert = Callable[[Any, str], Problem | None]
 Check = Callable[[Sequence[Problem]], list[str | None]]  # for each problem, what is wrong with its answer
 RowWeights = Literal["distinct", "rows"]
 
@@ -60,17 +61,14 @@ def load_distinct(
     """As `load_problems`, with the number of rows of each. Rows with the same prompt and answer are one
     problem, and it has the id and the other columns of the first of them."""
     loaded, faults = Loaded(source), Faults(source)
-    first: list[tuple[Row, str]] = []  # of each problem: its row without the content, the answer's column
+    convert = convert or Reader(math_problem)
+    first: list[Row] = []  # of each problem, without the content
     known: dict[bytes, int] = {}
     ids: dict[str, int] = {}
     prefix = "eval/" if setting == "eval_data" else ""
     for row in read_rows(source, setting):
         try:
-            if not isinstance(row.content, Mapping):
-                raise BadRowError(
-                    "*", f"a row of named columns is wanted, found a {type(row.content).__name__}"
-                )
-            problem = (convert or problem_of_row)(row.content, f"{prefix}{row.name}/{row.number}")
+            problem = convert(row.content, f"{prefix}{row.name}/{row.number}")
             if problem is None:
                 continue
             same = known.setdefault(problem_key(problem), len(loaded.problems))
@@ -79,7 +77,7 @@ def load_distinct(
                 continue
             if problem.id in ids:
                 del known[problem_key(problem)]
-                other = first[ids[problem.id]][0]
+                other = first[ids[problem.id]]
                 where = f"row {other.number}" + (f" of {other.place}" if other.place != row.place else "")
                 raise BadRowError("id", f"{problem.id!r} is also the id of {where}")
         except BadRowError as error:
@@ -88,15 +86,15 @@ def load_distinct(
         ids[problem.id] = len(loaded.problems)
         loaded.problems.append(problem)
         loaded.rows.append(1)
-        first.append((row._replace(content=None), answer_column(row.content)))
+        first.append(row._replace(content=None))
     wrong = check(loaded.problems) if check else []
-    for (row, column), fault in zip(first, wrong, strict=False):
+    for row, fault in zip(first, wrong, strict=False):
         if fault:
-            faults.add(row, f"column {column!r}: {fault}")
+            faults.add(row, fault)
     faults.refuse()
     if not loaded.problems:
         raise ValueError(f"{named(source)}: every row is left out")
-    loaded.notes += [*_note_of_copies(loaded), *_note_of_answers(loaded, [row for row, _ in first])]
+    loaded.notes += [*_note_of_copies(loaded), *_note_of_answers(loaded, first)]
     return loaded
 
 

@@ -35,7 +35,7 @@ class Response:
     prompt: Any
     text: str
     ids: tuple[int, ...] | None
-    answer: str
+    answer: Any
     columns: Mapping[str, Any]
 
 

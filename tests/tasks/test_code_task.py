@@ -10,7 +10,7 @@ import pytest
 
 from hardwon.tasks import load_task
 from hardwon.tasks.code import problem_of_row
-from hardwon.tasks.rows import BadRowError
+from hardwon.tasks.layouts.layout import BadRowError
 from hardwon.verifiers.code import AssertTests, CallTests, StdinTests, verify
 from hardwon.verifiers.sandbox_probe import layers, open_sandbox
 

@@ -1,0 +1,176 @@
+"""Unit tests of rows that are code: assert statements, HumanEval's check, unittest's and pytest's style.
+
+All become AssertTests: setup, the names of the functions under test, and one statement for each test.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Sequence, Set
+from pathlib import Path
+from typing import Any
+
+from hardwon.tasks.layouts.layout import BadRowError, is_list
+from hardwon.verifiers.code import AssertTests
+
+SOLUTION_MODULES = ("solution", "main", "my_solution")  # what tests import the program from
+PYTEST_NAMES = ("raises", "approx", "mark")
+RUN_CASE = """
+def run_test_case(case):
+    result = unittest.TestResult()
+    case.run(result)
+    for _, trace in result.errors + result.failures:
+        raise AssertionError(trace.strip().splitlines()[-1])
+    assert result.wasSuccessful() and not result.skipped
+"""
+TestFunction = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def coded_tests(column: str, source: str, *, names: Sequence[str] = (), prompt: str = "") -> AssertTests:
+    """Tests in any of the styles; `names` are the functions under test where the row names them.
+
+    `prompt` is code that the program continues, and that tests of HumanEval's style see.
+    """
+    tree = parse_python(column, source)
+    functions = {node.name for node in tree.body if isinstance(node, TestFunction)}
+    if "check" in functions and not names:
+        raise BadRowError("entry_point", "is missing: which function do the tests check?")
+    if "check" in functions:
+        return check_tests(column, source, names[0], prompt)
+    if any(isinstance(node, ast.ClassDef) and methods_of(node) for node in tree.body):
+        return unittest_tests(column, tree, names, prompt)
+    if any(name.startswith("test") for name in functions):
+        return pytest_tests(column, tree, names, prompt)
+    statements = [ast.unparse(node) for node in tree.body]
+    setup = [text for text in statements if not text.startswith("assert")]
+    return assert_tests(column, [text for text in statements if text.startswith("assert")], "\n".join(setup))
+
+
+def check_tests(column: str, source: str, name: str, prompt: str) -> AssertTests:
+    """HumanEval, and LeetCode's `Solution().mul`, whose method is found by its name."""
+    parse_python(column, source)
+    function = name.rpartition(".")[2]
+    if not function.isidentifier():
+        raise BadRowError("entry_point", f"the name of a function is wanted, found {name!r:.80}")
+    setup = f"{prompt}\n\n{source}" if is_python(prompt) else source
+    return AssertTests(setup, (function,), (f"check({function})",), prompt)
+
+
+def assert_tests(column: str, tests: Any, setup: str = "", solution: str = "") -> AssertTests:
+    """MBPP. The functions under test are the names that neither Python nor the tests define.
+
+    A name that the row's own solution imports, as some tests use `isclose`, is imported for the tests: a
+    program that brought its own would judge itself.
+    """
+    if not is_list(tests) or not tests or not all(isinstance(test, str) for test in tests):
+        raise BadRowError(column, f"a list of assert statements is wanted, found {tests!r:.80}")
+    defined = names_in(parse_python(column, setup), ast.Store) | set(dir(builtins))
+    used: dict[str, None] = {}
+    for test in tests:
+        tree = parse_python(column, test)
+        used |= dict.fromkeys(sorted(names_in(tree, ast.Load) - names_in(tree, ast.Store) - defined))
+    if not used:
+        raise BadRowError(column, "the tests call no function of the program")
+    borrowed = imports_of(solution, set(used))
+    names = tuple(name for name in used if name not in borrowed)
+    if not names:  # the solution is an import
+        return AssertTests(setup, tuple(used), tuple(tests))
+    return AssertTests("\n".join([setup, *dict.fromkeys(borrowed.values())]), names, tuple(tests))
+
+
+def unittest_tests(column: str, tree: ast.Module, names: Sequence[str], prompt: str) -> AssertTests:
+    """BigCodeBench: one test for each method of the classes."""
+    wanted, setup = without_solution(column, tree, names)
+    tests = [
+        f"run_test_case({node.name}({method!r}))"
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+        for method in methods_of(node)
+    ]
+    return AssertTests("\n".join(["import unittest", setup, RUN_CASE]), wanted, tuple(tests), prompt)
+
+
+def pytest_tests(column: str, tree: ast.Module, names: Sequence[str], prompt: str) -> AssertTests:
+    """KodCode: one test for each function. What pytest would fill in (fixtures) is refused."""
+    functions = [
+        node for node in tree.body if isinstance(node, TestFunction) and node.name.startswith("test")
+    ]
+    for node in functions:
+        if node.args.args and not any("parametrize" in ast.unparse(d) for d in node.decorator_list):
+            raise BadRowError(column, f"{node.name} asks for {node.args.args[0].arg}: there are no fixtures")
+    wanted, setup = without_solution(column, tree, names)
+    if "pytest" in {name for node in ast.walk(tree) for name in imported_modules(node)}:
+        setup = f"{Path(__file__).with_name('pytest_names.py').read_text(encoding='utf-8')}\n{setup}"
+    return AssertTests(setup, wanted, tuple(f"{node.name}()" for node in functions), prompt)
+
+
+def without_solution(column: str, tree: ast.Module, names: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """The functions under test, and the code without the imports of these, of pytest, and a final main()."""
+    found = dict.fromkeys(names)
+    kept: list[ast.stmt] = []
+    for node in tree.body:
+        modules = imported_modules(node)
+        if isinstance(node, ast.ImportFrom) and node.module in SOLUTION_MODULES:
+            found |= dict.fromkeys(alias.name for alias in node.names)
+        elif set(modules) & {*SOLUTION_MODULES} and isinstance(node, ast.Import):
+            raise BadRowError(column, f"{ast.unparse(node)}: only 'from solution import f' is read")
+        elif "pytest" not in modules and not isinstance(node, ast.If):
+            kept.append(node)
+        elif isinstance(node, ast.ImportFrom) and {a.name for a in node.names} - set(PYTEST_NAMES):
+            raise BadRowError(column, f"{ast.unparse(node)}: of pytest there is {', '.join(PYTEST_NAMES)}")
+    if not found or "*" in found:
+        raise BadRowError(column, "the tests don't say which function they test")
+    return tuple(found), ast.unparse(ast.Module(kept, []))
+
+
+def imported_modules(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.ImportFrom):
+        return [(node.module or "").partition(".")[0]]
+    return [alias.name.partition(".")[0] for alias in node.names] if isinstance(node, ast.Import) else []
+
+
+def methods_of(node: ast.ClassDef) -> list[str]:
+    return [m.name for m in node.body if isinstance(m, TestFunction) and m.name.startswith("test")]
+
+
+def imports_of(program: str, names: Set[str]) -> dict[str, str]:
+    """For those of `names` that the program imports at its top level: the import statement."""
+    if not is_python(program):
+        return {}
+    statements = [node for node in ast.parse(program).body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    return {
+        name: ast.unparse(node) for node in statements for name in sorted(names & names_in(node, ast.Store))
+    }
+
+
+def parse_python(name: str, source: str) -> ast.Module:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
+        raise BadRowError(name, f"not Python code ({error})") from error
+
+
+def is_python(source: str) -> bool:
+    try:
+        parse_python("prompt", source)
+    except BadRowError:
+        return False
+    return True
+
+
+def names_in(tree: ast.AST, context: type[ast.expr_context]) -> set[str]:
+    """Names that the code reads (ast.Load) or gives a meaning to (ast.Store)."""
+    names = {
+        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, context)
+    }
+    if context is ast.Load:
+        return names
+    for node in ast.walk(tree):
+        if isinstance(node, ast.alias):
+            names.add((node.asname or node.name).partition(".")[0])
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.arg):
+            names.add(node.arg)
+    return names
