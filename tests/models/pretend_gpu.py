@@ -165,9 +165,17 @@ def pretend_gpu(gib: int = 8) -> Iterator[None]:
         "memory_allocated": lambda *args: 2**30,
         "get_device_properties": lambda *args: card,
     }
+    # A build for CUDA asks its driver here whether a graph is being captured; a build for CPUs asks nobody.
+    checks = [name for name in vars(torch.optim.Optimizer) if name.endswith("_graph_capture_health_check")]
+    unchecked = {name: lambda *args: None for name in checks}
     torch.__future__.set_swap_module_params_on_conversion(True)  # weights become others, and stay tied
     try:
-        with mock.patch.multiple(torch.cuda, **there), Names(), Factories():
+        with (
+            mock.patch.multiple(torch.cuda, **there),
+            mock.patch.multiple(torch.optim.Optimizer, **unchecked),
+            Names(),
+            Factories(),
+        ):
             yield
     finally:
         torch.__future__.set_swap_module_params_on_conversion(False)
