@@ -139,7 +139,7 @@ def covers(rng, num_problems, base, spread, samples, k, times=1000):
 @pytest.mark.parametrize("spread", [10, 1, 0.2])
 @pytest.mark.parametrize(
     ("num_problems", "base", "samples", "k"),
-    [(30, 0.1, 1, 1), (30, 0.1, 16, 1), (30, 0.1, 8, 4), (30, 0.9, 4, 1), (100, 0.5, 8, 1), (200, 0.02, 9, 4)],
+    [(30, 0.1, 1, 1), (30, 0.1, 9, 1), (30, 0.1, 8, 4), (30, 0.9, 4, 1), (100, 0.5, 8, 1), (200, 0.02, 9, 4)],
 )  # fmt: skip
 def test_the_interval_covers_the_truth_about_95_times_in_100(num_problems, base, samples, k, spread):
     # Three standard errors of 0.007. Too often is no harm where hardly any problem is solved (or failed).

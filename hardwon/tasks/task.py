@@ -37,6 +37,7 @@ class Task:
     gold(problem)      a response that earns full reward.
     split_steps(text)  the response cut at step boundaries; the joined steps equal the text.
     close()            ends worker processes; harmless when called twice.
+    notes              sentences about what loading did, for `check` to print.
     """
 
     name: str
@@ -45,3 +46,4 @@ class Task:
     gold: Callable[[Problem], str]
     split_steps: Callable[[str], list[str]] = split_lines
     close: Callable[[], None] = nothing_to_close
+    notes: tuple[str, ...] = ()
