@@ -70,7 +70,7 @@ LEARNING_RATE, ADAM_EPSILON = 1e-4, 1e-8
 
 
 def adam_step(gradient):
-    """How far Adam's first step moves a weight: by nearly the learning rate, but where the gradient is tiny."""
+    """How far Adam's first step moves a weight: the learning rate, but less where the gradient is tiny."""
     return -LEARNING_RATE * gradient / (gradient.abs() + ADAM_EPSILON)
 
 
