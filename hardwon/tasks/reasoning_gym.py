@@ -142,9 +142,9 @@ def notes_on(split: Split, size: int, failed: dict[int, str]) -> tuple[str, ...]
     """What is said about problems that could not be made: how many, and the first one's reason."""
     if not failed:
         return ()
-    number = "1 problem is" if len(failed) == 1 else f"{len(failed)} problems are"
+    number, them = ("1 problem is", "it") if len(failed) == 1 else (f"{len(failed)} problems are", "them")
     first, reason = next(iter(failed.items()))
-    return (f"{split}: {number} left out of {size}, because reasoning_gym cannot make them "
+    return (f"{split}: {number} left out of {size}, because reasoning_gym cannot make {them} "
             f"(number {first}: {reason}).",)  # fmt: skip
 
 

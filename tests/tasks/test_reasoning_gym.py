@@ -113,7 +113,7 @@ def test_a_problem_that_cannot_be_made_is_left_out_counted_and_said(monkeypatch)
     assert task.notes == (
         "train: 2 problems are left out of 20, because reasoning_gym cannot make them "
         "(number 3: TypeError: a value of type Integer).",
-        "test: 1 problem is left out of 4, because reasoning_gym cannot make them "
+        "test: 1 problem is left out of 4, because reasoning_gym cannot make it "
         "(number 3: TypeError: a value of type Integer).",
     )
 
