@@ -217,7 +217,7 @@ def show(
     min_success: Annotated[float | None, typer.Option(help="lowest success rate of the group")] = None,
     max_success: Annotated[float | None, typer.Option(help="highest success rate of the group")] = None,
     outcome: Annotated[str | None, typer.Option(help="correct, wrong, timeout or error")] = None,
-    limit: Annotated[int, typer.Option(help="how many at most")] = 10,
+    limit: Annotated[int, typer.Option(help="how many groups at most; with --steps, solutions")] = 10,
     steps: Annotated[bool, typer.Option("--steps", help="solutions with the value of each step")] = False,
 ) -> None:
     """Read rollouts: prompt, response, verdict, reward and advantage."""
@@ -225,13 +225,10 @@ def show(
 
     read_config(run)  # a directory that is no run says so
     if steps:
-        from hardwon.steps.show import show_steps
-
-        show_steps(run, limit=limit)
-        return
-    from hardwon.show import show as show_rollouts
-
-    show_rollouts(
+        from hardwon.steps.show import show_steps as print_chosen
+    else:
+        from hardwon.show import show as print_chosen
+    print_chosen(
         run, iteration=iteration, problem=problem, min_success=min_success, max_success=max_success,
         outcome=outcome, limit=limit,
     )  # fmt: skip

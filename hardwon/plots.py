@@ -108,9 +108,15 @@ LINES = (
 FITS = {"critic": "critic", "policy": "policy", "dpo": "policy (dpo)", "sft": "policy (sft)"}
 
 
-def plot_all(runs: Sequence[Curves], folder: Path) -> dict[str, tuple[str, str]]:
-    """Draws what the runs have data for; PNG files into `folder`. Name -> (title, SVG)."""
-    figures: dict[str, tuple[str, Callable[[], Figure]]] = {}
+Drawings = dict[str, tuple[str, Callable[[], Figure]]]
+"""Name -> title, and what draws it."""
+
+
+def plot_all(
+    runs: Sequence[Curves], folder: Path, more: Drawings | None = None
+) -> dict[str, tuple[str, str]]:
+    """Draws what the runs have data for, and then `more`; PNG files into `folder`. Name -> (title, SVG)."""
+    figures: Drawings = {}
     if any(estimates for run in runs for estimates in run.held_out.values()):
         figures["held_out"] = ("Accuracy on held-out problems", lambda: held_out(runs))
     if any(len(run.success) for run in runs):
@@ -120,6 +126,7 @@ def plot_all(runs: Sequence[Curves], folder: Path) -> dict[str, tuple[str, str]]
     for spec in (*LINES, *fit_lines(runs)):
         if any(metric in run.metrics for run in runs for metric, _ in spec.series):
             figures[spec.name] = (spec.title, lambda spec=spec: lines(runs, spec))  # type: ignore[misc]
+    figures |= more or {}
     folder.mkdir(parents=True, exist_ok=True)
     drawn = {}
     with matplotlib.rc_context(STYLE):

@@ -25,6 +25,7 @@ from hardwon.evaluate import Evaluation, compare, load_evaluation, stored_evalua
 from hardwon.plots import Curves
 from hardwon.records import read_config, read_metrics, read_rollouts, rollout_iterations, visible
 from hardwon.statistics import Comparison, Estimate, compare_paired
+from hardwon.steps.plots import step_drawings
 
 LONGEST_TEXT = 4000  # characters of a response on the page
 KINDS = ("sampled", "greedy")
@@ -83,7 +84,7 @@ def write_report(run_paths: Sequence[str | Path], output: str | Path | None = No
     default = "report.html" if len(runs) == 1 else "comparison.html"
     target = Path(output) if output is not None else paths[0] / default
     folder = target.parent / ("plots" if len(runs) == 1 else f"{target.stem}-plots")
-    drawn = plots.plot_all([run.curves for run in runs], folder)
+    drawn = plots.plot_all([run.curves for run in runs], folder, step_plots(runs))
     page = render(
         title=", ".join(run.name for run in runs),
         runs=runs,
@@ -96,6 +97,16 @@ def write_report(run_paths: Sequence[str | Path], output: str | Path | None = No
     )
     write_atomic(target, page.encode("utf-8", "replace"))
     return target
+
+
+def step_plots(runs: Sequence[RunData]) -> plots.Drawings:
+    """Direct advantage's plots of each run's last repetition; among several runs they say whose they are."""
+    drawings: plots.Drawings = {}
+    for number, run in enumerate(runs, 1):
+        for name, (title, draw) in step_drawings(run.path).items():
+            whose = (name, title) if len(runs) == 1 else (f"{name}-{number}", f"{run.name}: {title}")
+            drawings[whose[0]] = (whose[1], draw)
+    return drawings
 
 
 def render(**values: Any) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -40,25 +41,26 @@ def show(
     limit: int = 10,
     console: Console | None = None,
 ) -> None:
-    """Prints up to `limit` rollouts under their prompts, paged where they fill more than the screen.
+    """Prints up to `limit` groups (a prompt and its rollouts), paged where they fill more than the screen.
 
     Of the last iteration; of every iteration if a `problem` is given. `min_success` and `max_success`
-    bound the success rate of the prompt's group. Raises ValueError if nothing fits, saying what there is.
+    bound the success rate of the group. Groups with right and wrong rollouts come first, and in each its
+    rarer verdict. Raises ValueError if nothing fits, saying what there is.
     """
-    _check_filters(min_success, max_success, outcome, limit)
+    check_filters(min_success, max_success, outcome, limit)
     table = _read(run_path, iteration, problem)
-    rows = select(
-        table, problem=problem, min_success=min_success, max_success=max_success, outcome=outcome
-    ).slice(0, limit)
+    rows = select(table, problem=problem, min_success=min_success, max_success=max_success, outcome=outcome)
     if not len(rows):
         raise ValueError(f"no rollout fits: {_describe(table, problem)}")
+    groups = groups_of(rows)
     console = console or Console()
     with _paged(console):
-        for block in blocks(rows.to_pylist()):
-            console.print(block)
+        for group in groups[:limit]:
+            console.print(_block(group))
+        console.print(f"{min(limit, len(groups))} of {len(groups)} groups.", style="dim")
 
 
-def _check_filters(
+def check_filters(
     min_success: float | None, max_success: float | None, outcome: str | None, limit: int
 ) -> None:
     outcomes = get_args(Outcome)
@@ -73,10 +75,11 @@ def _check_filters(
 
 
 def _read(run_path: str | Path, iteration: int | None, problem: str | None) -> pa.Table:
-    if iteration is not None:
-        return read_rollouts(run_path, [iteration])
+    """The rollouts with the number of their group, which is counted before any filter."""
     stored = rollout_iterations(run_path)
-    return read_rollouts(run_path, stored if problem is not None else stored[-1:])
+    wanted = [iteration] if iteration is not None else stored if problem is not None else stored[-1:]
+    table = read_rollouts(run_path, wanted)
+    return table.append_column("group", [np.cumsum(table["index"].to_numpy() == 0)])
 
 
 def select(
@@ -119,19 +122,22 @@ def _describe(table: pa.Table, problem: str | None) -> str:
 # ---------------------------------------------------------------------------------------- printing
 
 
-def blocks(rows: Iterable[Mapping[str, Any]]) -> Iterator[Group]:
-    """One block a prompt, with its rollouts; rows of one group follow one another."""
-    group: list[Mapping[str, Any]] = []
-    for row in rows:
-        if group and (row["index"] <= group[-1]["index"] or row["problem_id"] != group[-1]["problem_id"]):
-            yield _block(group)
-            group = []
-        group.append(row)
-    if group:
-        yield _block(group)
+Rows = list[Mapping[str, Any]]
 
 
-def _block(group: list[Mapping[str, Any]]) -> Group:
+def groups_of(table: pa.Table) -> list[Rows]:
+    """The rows group by group; groups with right and wrong rollouts come first: training learns from them."""
+    groups = [list(rows) for _, rows in itertools.groupby(table.to_pylist(), lambda row: row["group"])]
+    by_use = sorted(groups, key=lambda rows: (rows[0]["iteration"], not 0 < rows[0]["success_rate"] < 1))
+    return [sorted(rows, key=_is_common) for rows in by_use]
+
+
+def _is_common(row: Mapping[str, Any]) -> bool:
+    """Whether most rollouts of its group have this verdict."""
+    return bool(row["correct"] == (row["success_rate"] > 0.5))
+
+
+def _block(group: Rows) -> Group:
     first = group[0]
     rate = "unknown" if np.isnan(first["success_rate"]) else f"{first['success_rate']:.1%}"
     title = f"iteration {first['iteration']}, success rate {rate}, {visible(first['problem_id'])}"

@@ -141,7 +141,8 @@ def case(recipe_name: str, settings: dict, num_groups: int) -> dict[str, torch.T
     def recorded(learning_rate: float) -> float:
         for name, parameter in policy.model.named_parameters():
             if parameter.grad is not None:
-                out[f"gradient {name}"] = gathered(parameter.grad).clone()
+                first = f"gradient {name}"  # the second update has one where the loss holds a KL
+                out[f"second {first}" if first in out else first] = gathered(parameter.grad).clone()
         return step(learning_rate)
 
     optimizer.step = recorded

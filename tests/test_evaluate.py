@@ -142,8 +142,9 @@ def test_comparison_is_paired():
     result = compare(run_script(), run_script(better))
     # Differences: 0, 2/4 - 1/4, 3/4 - 1/3.
     assert result.difference == pytest.approx((0 + 1 / 4 + 5 / 12) / 3)
-    # Two problems differ, both upwards: 2 of the 4 sign patterns are as extreme.
-    assert result.p_value == 0.5
+    # With two more of plus and minus sqrt((1/16 + 25/144) / 2): mean 2/15 and variance 0.0958 over five,
+    # so t = 0.1333 / sqrt(0.0958 / 5) = 0.963, which 4 degrees of freedom exceed with probability 0.39.
+    assert result.p_value == pytest.approx(0.390, abs=1e-3)
     seeds = compare_seeds([run_script(), run_script()], [run_script(better)] * 2)
     assert seeds.difference == pytest.approx(result.difference)
     assert compare_seeds([run_script()], [run_script(better)]) == result

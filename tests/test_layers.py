@@ -14,7 +14,7 @@ LAYERS = {
     "functional": 1, "data": 1, "statistics": 1, "config": 1, "form": 2, "json_lines": 3,
     "verifiers": 2, "tasks": 3, "models": 2, "checkpoints": 2, "records": 3, "progress": 2, "scoring": 4,
     "run": 4, "rollouts": 4, "optimization": 3, "memory": 3, "hardware": 2, "sharded_state": 3,
-    "stored_prompts": 5, "dynamic_sampling": 5, "evaluate": 5, "workbench": 6, "plots": 6, "report": 7,
+    "stored_prompts": 5, "dynamic_sampling": 5, "evaluate": 5, "workbench": 6, "plots": 6, "report": 9,
     "show": 7, "offline": 7, "steps": 8, "algorithms": 9, "integrations": 9,
     "cost": 8, "plan": 9, "plan_tables": 10, "check": 10, "commands": 11, "cli": 12, "__main__": 13,
 }  # fmt: skip

@@ -1,6 +1,7 @@
 """Reading rollouts in the terminal: what is picked, and that model text cannot take the screen over."""
 
 import io
+import re
 
 import numpy as np
 import pytest
@@ -47,13 +48,55 @@ def test_a_rollout_is_shown_with_all_that_was_decided_about_it(tmp_path):
     assert "! error  reward none, advantage +0.00" in text
 
 
-def test_the_last_iteration_is_shown_and_the_limit_counts_rollouts(run_path):
-    text = read(run_path, limit=11)
+def test_the_last_iteration_is_shown_and_the_limit_counts_groups(run_path):
+    text = read(run_path, limit=2)
     assert "iteration 3," in text and "iteration 2," not in text
-    assert text.count("advantage") == 11
-    # Eight of the first prompt and three of the second.
-    assert text.count("success rate") == 2
+    assert text.count("success rate") == 2 and text.count("advantage") == 2 * 8
+    assert text.rstrip().endswith("2 of 8 groups.")
     assert "iteration 1," in read(run_path, iteration=1)
+
+
+def group_of(outcomes, problem="p/1"):
+    """Rollouts whose texts are their numbers, in the order in which they were sampled."""
+    sample = Sample(np.array([1, 2]), np.zeros(2, np.float32), True)
+    rollouts = tuple(Rollout(sample, f"no. {i}", Verdict(o), 0.0) for i, o in enumerate(outcomes))
+    return Group(State(Problem(problem, "1+1", "2")), (1,), rollouts, 1)
+
+
+def write_groups(path, groups):
+    with Run.create(path, {}) as run:
+        run.save_rollouts(1, groups, [[0.0] * len(group.rollouts) for group in groups])
+    return path
+
+
+def order_of(text):
+    """What is printed, in its order: problems and numbers of rollouts."""
+    return re.findall(r"p/\d|(?<=no\. )\d", text)
+
+
+def test_the_rarer_verdict_of_a_group_comes_first(tmp_path):
+    hard = group_of(["wrong", "wrong", "correct", "wrong"])
+    easy = group_of(["correct", "wrong", "correct", "correct"], "p/2")
+    text = read(write_groups(tmp_path / "run", [hard, easy]))
+    assert order_of(text) == ["p/1", "2", "0", "1", "3", "p/2", "1", "0", "2", "3"]
+
+
+def test_groups_with_a_right_answer_come_before_those_with_none(tmp_path):
+    groups = [
+        group_of(["wrong"] * 2, "p/1"),
+        group_of(["correct"] * 2, "p/2"),
+        group_of(["wrong", "correct"], "p/3"),
+    ]
+    path = write_groups(tmp_path / "run", groups)
+    assert order_of(read(path)) == ["p/3", "1", "0", "p/1", "0", "1", "p/2", "0", "1"]
+    assert order_of(read(path, max_success=0.5, limit=1)) == ["p/3", "1", "0"]
+
+
+def test_two_groups_of_one_problem_stay_two(tmp_path):
+    """Also where a filter leaves one rollout of each, whose numbers go up."""
+    groups = [group_of(["correct", "wrong", "wrong"]), group_of(["wrong", "wrong", "correct"])]
+    text = read(write_groups(tmp_path / "run", groups), outcome="correct")
+    assert order_of(text) == ["p/1", "0", "p/1", "2"] and "2 of 2 groups" in text
 
 
 def test_filters(run_path):

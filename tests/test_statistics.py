@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 
 from hardwon.statistics import (
-    bootstrap_means,
     compare_paired,
     compare_recipes,
     count_votes,
+    effective_problems,
     estimate,
     majority_at_k,
     mean_at_k,
     pass_at_k,
-    sign_flip_test,
+    t_quantile,
+    t_tail,
     wilson_interval,
 )
 
@@ -94,50 +95,78 @@ def test_an_estimate_is_never_without_an_interval(values):
     assert result.high - result.low > 0.01
 
 
-def test_estimate_leaves_nan_out_and_is_the_same_for_the_same_seed():
+def test_estimate_leaves_nan_out():
     values = np.random.default_rng(0).integers(0, 9, 100) / 8
     assert estimate(np.r_[values, np.nan]) == estimate(values)
     assert estimate(values).num_problems == 100
-    assert estimate(values, seed=1) != estimate(values)
     assert np.isnan(estimate([np.nan]).value)
 
 
-def test_bootstrap_over_distinct_values_is_the_bootstrap():
-    values = np.random.default_rng(0).integers(0, 9, 50) / 8
-    means = bootstrap_means(values, resamples=20_000)
-    # Exactly: the mean of the values, and their (population) variance / P.
-    assert means.mean() == pytest.approx(values.mean(), abs=1e-3)
-    assert means.std() == pytest.approx(values.std() / np.sqrt(50), rel=0.02)
+def test_values_of_0_and_1_are_a_proportion():
+    values = np.r_[np.ones(7), np.zeros(33)]
+    result = estimate(values)
+    assert (result.low, result.high) == pytest.approx(wilson_interval(7 / 40, 40))
 
 
-@pytest.mark.parametrize("samples", [1, 8])
-def test_the_interval_covers_the_truth_about_95_times_in_100(samples):
-    rng = np.random.default_rng(0)
-    truth, hits = 0.4, 0
-    for _ in range(400):
-        rates_P = rng.beta(0.8, 1.2, size=100)  # many hard, some easy problems, with mean 0.4
-        result = estimate(rng.binomial(samples, rates_P) / samples, seed=int(rng.integers(2**31)))
+def test_a_value_between_tells_more_than_one_of_0_or_1():
+    # 40 values of 0.4 or 0.6: variance 0.01 * 40/39 of at most 0.25, a share of 0.041; with one problem
+    # at which it is 1: (0.041 * 40 + 1) / 41 = 0.0644, so they tell as much as 40 / 0.0644 = 621.
+    assert effective_problems(np.tile([0.4, 0.6], 20)) == pytest.approx(620.9, abs=0.1)
+    # One 0.25 among 29 zeros has a share of 0.252, which would be 119 problems. But one value says little
+    # about the share: (0.252 * 1 + 1) / 2 = 0.626, so 48.
+    assert effective_problems(np.r_[0.25, np.zeros(29)]) == pytest.approx(47.9, abs=0.1)
+
+
+def test_the_mirrored_values_have_the_mirrored_interval():
+    values = np.random.default_rng(1).integers(0, 5, 23) / 4
+    a, b = estimate(values), estimate(1 - values)
+    assert (a.value, a.low, a.high) == pytest.approx((1 - b.value, 1 - b.high, 1 - b.low))
+
+
+def covers(rng, num_problems, base, spread, samples, k, times=1000):
+    """How often the interval holds the mean over all problems, whose rates are Beta with mean `base`."""
+    a, b = base / spread, (1 - base) / spread
+    truth = 1 - np.prod([(b + i) / (a + b + i) for i in range(k)])
+    hits = 0
+    for _ in range(times):
+        correct_P = rng.binomial(samples, rng.beta(a, b, num_problems))
+        result = estimate(pass_at_k(correct_P, np.full(num_problems, samples), k))
         hits += result.low <= truth <= result.high
-    # The standard error of the coverage is sqrt(.95 * .05 / 400) = 0.011.
-    assert 0.92 <= hits / 400 <= 0.98
+    return hits / times
+
+
+# spread 10: most problems are always or never solved; 0.2: all are about equally hard.
+@pytest.mark.parametrize("spread", [10, 1, 0.2])
+@pytest.mark.parametrize(
+    ("num_problems", "base", "samples", "k"),
+    [(30, 0.1, 1, 1), (30, 0.1, 9, 1), (30, 0.1, 8, 4), (30, 0.9, 4, 1), (100, 0.5, 8, 1), (200, 0.02, 9, 4)],
+)  # fmt: skip
+def test_the_interval_covers_the_truth_about_95_times_in_100(num_problems, base, samples, k, spread):
+    # Three standard errors of 0.007. Too often is no harm where hardly any problem is solved (or failed).
+    assert 0.91 <= covers(np.random.default_rng(0), num_problems, base, spread, samples, k) <= 0.99
+
+
+# -------------------------------------------------------------------------------- Student's distribution
+
+
+@pytest.mark.parametrize(
+    ("degrees", "quantile"),
+    [(1, 12.7062), (2, 4.3027), (5, 2.5706), (10, 2.2281), (30, 2.0423), (1e9, 1.9600)],
+)  # fmt: skip
+def test_t_as_in_the_tables(degrees, quantile):
+    assert t_quantile(0.95, degrees) == pytest.approx(quantile, abs=3e-4)
+    assert 2 * t_tail(t_quantile(0.95, degrees), degrees) == pytest.approx(0.05)
+
+
+def test_t_of_fractional_and_extreme_arguments():
+    assert t_quantile(0.95, 2) < t_quantile(0.95, 1.5) < t_quantile(0.95, 1)
+    assert t_quantile(0.0, 3) == pytest.approx(0) and t_tail(0.0, 3.3) == pytest.approx(0.5)
+    # With 1 degree the tail is atan(1/t) / pi, with 2 it is (1 - t / sqrt(2 + t^2)) / 2.
+    assert t_tail(1e6, 1) == pytest.approx(np.arctan(1e-6) / np.pi)
+    assert t_tail(3.0, 2) == pytest.approx((1 - 3 / np.sqrt(11)) / 2)
 
 
 # -------------------------------------------------------------------------------- comparisons
-
-
-def test_sign_flip_test_by_hand():
-    # Four equal differences: 2 of 16 sign patterns (all +, all -) are as extreme.
-    assert sign_flip_test([0.5, 0.5, 0.5, 0.5, 0.0]) == 2 / 16
-    assert sign_flip_test([0.0, 0.0]) == 1.0
-    # (1, 1, -1): sums of |3| in 2 patterns and |1| in 6; all are at least 1.
-    assert sign_flip_test([1.0, 1.0, -1.0]) == 1.0
-
-
-def test_random_and_exact_sign_flips_agree():
-    differences = np.random.default_rng(3).normal(0.3, 0.6, 13)
-    exact = sign_flip_test(differences)
-    # A difference of next to nothing makes it 14, which are flipped at random.
-    assert sign_flip_test(np.r_[differences, 1e-15]) == pytest.approx(exact, abs=0.01)
 
 
 def test_pairing_sees_what_two_intervals_cannot():
@@ -153,8 +182,25 @@ def test_comparison_of_a_thing_with_itself():
     values = np.random.default_rng(0).random(100)
     result = compare_paired(values, values)
     assert result.difference == 0 and result.p_value == 1.0
-    # Nothing differed in 100 problems: a share of up to 3.7 % that would is not excluded.
-    assert (result.low, result.high) == pytest.approx((-0.037, 0.037), abs=1e-3)
+    # 100 zeros, 1 and -1: a standard error of sqrt(2 / 101 / 102) = 0.0139, times t = 1.98.
+    assert (result.low, result.high) == pytest.approx((-0.0276, 0.0276), abs=1e-4)
+
+
+@pytest.mark.parametrize(("better", "worse", "exact"), [(5, 0, 2 / 32), (6, 0, 2 / 64), (8, 1, 20 / 512)])
+def test_few_differing_problems_are_judged_like_the_exact_sign_test(better, worse, exact):
+    b_P = np.r_[np.ones(better), -np.ones(worse), np.zeros(100 - better - worse)]
+    assert compare_paired(np.zeros(100), b_P).p_value == pytest.approx(exact, abs=0.008)
+
+
+def test_a_p_value_below_5_percent_is_an_interval_without_0():
+    rng = np.random.default_rng(0)
+    found = []
+    for shift in np.linspace(-0.3, 0.3, 61):
+        a_SP, b_SP = rng.random((3, 40)), np.clip(rng.random((2, 40)) + shift, 0, 1)
+        found += [compare_paired(a_SP[0], b_SP[0]), compare_recipes(a_SP, b_SP)]
+    significant = [c.p_value < 0.05 for c in found]
+    assert significant == [not c.low <= 0 <= c.high for c in found]
+    assert 20 < sum(significant) < 100
 
 
 def test_comparison_needs_the_same_problems():
@@ -165,46 +211,86 @@ def test_comparison_needs_the_same_problems():
     assert compare_paired([np.nan, 0.0, 0.5], [1.0, 1.0, 0.5]).num_problems == 2
 
 
-def test_p_values_are_uniform_when_nothing_differs():
+@pytest.mark.parametrize(("num_problems", "samples"), [(20, 1), (20, 16), (100, 4)])
+def test_paired_comparisons_of_equals_and_of_a_gain(num_problems, samples):
     rng = np.random.default_rng(0)
-    p_values = []
-    for _ in range(200):
-        rates_P = rng.beta(1, 1, 40)
-        a_P, b_P = (rng.binomial(4, rates_P) / 4 for _ in range(2))
-        differences = b_P - a_P
-        p_values.append(sign_flip_test(differences, flips=500))
-    # One in twenty is below 0.05, within three standard errors (0.015 each).
-    assert 0.01 <= np.mean(np.array(p_values) < 0.05) <= 0.1
+    significant = hits = 0
+    for _ in range(1000):
+        rates_P = rng.beta(1, 1, num_problems)
+        gain_P = 0.5 * (1 - rates_P) * rng.integers(0, 2, num_problems)  # 0.125 in the mean
+        a_P, again_P, b_P = (rng.binomial(samples, r) / samples for r in (rates_P, rates_P, rates_P + gain_P))
+        significant += compare_paired(a_P, again_P).p_value < 0.05
+        result = compare_paired(a_P, b_P)
+        hits += result.low <= 0.125 <= result.high
+    assert significant <= 55 + 14  # two standard errors
+    assert 925 <= hits <= 985
 
 
-def simulate_recipes(rng, num_seeds, luck, gain, num_problems=60):
-    """Runs whose overall level varies by `luck` with the seed, on problems of varying difficulty."""
-    base_P = rng.uniform(0.2, 0.6, num_problems)
+# ------------------------------------------------------------------------------------------- recipes
 
-    def recipe(level):
-        rates_SP = base_P + level + rng.normal(0, luck, (num_seeds, 1))
-        return rng.binomial(8, np.clip(rates_SP, 0, 1)) / 8
 
-    return recipe(0.0), recipe(gain)
+def simulate_recipes(rng, sizes, luck, gain=0.0, change=0.0, num_problems=60):
+    """Runs whose level varies by `luck` with the seed, and by `change` with recipe and problem (logits)."""
+    base_P = rng.normal(-0.4, 1.0, num_problems)
+    sides = []
+    for size, level in zip(sizes, (0.0, gain), strict=True):
+        own_P = base_P + level + rng.normal(0, change, num_problems)
+        rates_SP = 1 / (1 + np.exp(-(own_P + rng.normal(0, luck, (size, 1)))))
+        sides.append(rng.binomial(8, rates_SP) / 8)
+    return sides
+
+
+@pytest.mark.parametrize("luck", [0.0, 0.6])
+@pytest.mark.parametrize("sizes", [(2, 2), (3, 3), (5, 5), (10, 10), (2, 6)])
+def test_equal_recipes_differ_in_at_most_5_of_100_comparisons(sizes, luck):
+    rng = np.random.default_rng(0)
+    significant = []
+    for _ in range(400):
+        found = compare_recipes(*simulate_recipes(rng, sizes, luck))
+        significant.append(found.p_value < 0.05)
+    # One standard error is 0.011. From 5 seeds on it is not far below, whether seeds differ or not.
+    assert np.mean(significant) <= 0.055 + 0.02
+    assert min(sizes) < 5 or np.mean(significant) >= 0.015
+
+
+@pytest.mark.parametrize(
+    ("sizes", "luck", "change"), [((5, 5), 0.3, 0.0), ((5, 5), 0.0, 1.0), ((3, 8), 0.3, 0.5)]
+)
+def test_recipes_interval_covers_the_true_gain(sizes, luck, change):
+    rng = np.random.default_rng(1)
+    # The gain in the mean rate, over many problems and seeds.
+    a, b = simulate_recipes(rng, (200, 200), luck, 0.5, change, num_problems=2000)
+    truth, hits = b.mean() - a.mean(), 0
+    for _ in range(400):
+        result = compare_recipes(*simulate_recipes(rng, sizes, luck, 0.5, change))
+        hits += result.low <= truth <= result.high
+    assert 0.93 <= hits / 400 <= 0.99
+
+
+def test_one_problem_decides_by_hand():
+    # Seeds 0 and 0.2 against 0.6 and 0.8 on both of two problems: each side has variance 0.02, the
+    # difference 0.02/2 + 0.02/2 = 0.02 with 2 degrees of freedom; nothing varies over problems.
+    a_SP, b_SP = np.array([[0.0, 0.0], [0.2, 0.2]]), np.array([[0.6, 0.6], [0.8, 0.8]])
+    result = compare_recipes(a_SP, b_SP)
+    assert result.difference == pytest.approx(0.6)
+    assert result.low == pytest.approx(0.6 - 4.3027 * np.sqrt(0.02), abs=1e-4)
+    # t = 0.6 / 0.1414 = 4.243; with 2 degrees the two tails are 1 - t / sqrt(2 + t^2).
+    assert result.p_value == pytest.approx(1 - 4.2426 / np.sqrt(2 + 18), abs=1e-5)
 
 
 def test_luck_of_the_seed_widens_the_interval():
     rng = np.random.default_rng(0)
-    steady = compare_recipes(*simulate_recipes(rng, 5, luck=0.0, gain=0.1))
-    lucky = compare_recipes(*simulate_recipes(rng, 5, luck=0.1, gain=0.1))
+    steady = compare_recipes(*simulate_recipes(rng, (5, 5), luck=0.0, gain=0.6))
+    lucky = compare_recipes(*simulate_recipes(rng, (5, 5), luck=0.6, gain=0.6))
     assert steady.low > 0 and steady.p_value < 0.01
     assert lucky.high - lucky.low > 2 * (steady.high - steady.low)
-    # Pooling all responses as if seeds did not exist would be as narrow as the steady case.
 
 
-def test_recipes_interval_covers_the_true_gain():
-    rng = np.random.default_rng(1)
-    hits = 0
-    for _ in range(200):
-        a_SP, b_SP = simulate_recipes(rng, 5, luck=0.05, gain=0.1)
-        result = compare_recipes(a_SP, b_SP, seed=int(rng.integers(2**31)), resamples=1000)
-        hits += result.low <= 0.1 <= result.high
-    assert hits / 200 >= 0.9
+def test_recipes_without_any_spread_still_have_an_interval():
+    none, all_ = np.zeros((3, 50)), np.ones((2, 50))
+    same, better = compare_recipes(none, none[:2]), compare_recipes(none, all_)
+    assert same.p_value == pytest.approx(1) and same.low < 0 < same.high
+    assert better.difference == 1 and 0.8 < better.low < better.high == 1 and better.p_value < 0.001
 
 
 def test_one_seed_tells_nothing_about_recipes():
@@ -212,3 +298,5 @@ def test_one_seed_tells_nothing_about_recipes():
         compare_recipes(np.zeros((1, 5)), np.zeros((3, 5)))
     with pytest.raises(ValueError, match="share their problems: 5 and 4"):
         compare_recipes(np.zeros((2, 5)), np.zeros((2, 4)))
+    with pytest.raises(ValueError, match="1 problems judged in every run"):
+        compare_recipes([[0.0, np.nan]] * 2, [[1.0, 1.0]] * 2)

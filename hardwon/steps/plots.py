@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,37 +12,42 @@ import numpy as np
 import pyarrow.parquet as pq
 from matplotlib.figure import Figure
 
-from hardwon.plots import COLORS, INK, STYLE
+from hardwon.plots import COLORS, INK, STYLE, Drawings
 from hardwon.records import read_metrics
-from hardwon.steps.records import PAIRS, stage_folder
+from hardwon.steps.records import PAIRS, judged_iterations, stage_folder
 
 SIZE = (6.4, 3.8)  # inches
 
 
 def write_step_plots(run_path: str | Path, iteration: int | None = None) -> list[Path]:
     """PNG files in the `plots` folder of a repetition (default: of every one); returns their paths."""
-    folders = [Path(p).parent for p in sorted(Path(run_path).glob(f"steps/iteration-*/{PAIRS}"))]
-    if iteration is not None:
-        folders = [stage_folder(run_path, iteration)]
     written = []
-    for folder in folders:
-        pairs = pq.ParquetFile(folder / PAIRS).read().to_pydict()
-        report = json.loads((folder / "critic.json").read_text())
-        metrics = read_metrics(run_path)
-        figures: dict[str, Callable[[], Figure]] = {
-            "calibration": lambda report=report: calibration(report),  # type: ignore[misc]
-            "critic_by_depth": lambda report=report: critic_by_depth(report),  # type: ignore[misc]
-            "value_by_depth": lambda pairs=pairs: value_by_depth(pairs),  # type: ignore[misc]
-            "advantages": lambda pairs=pairs: advantage_histogram(pairs),  # type: ignore[misc]
-            "advantages_by_depth": lambda pairs=pairs: advantages_by_depth(pairs),  # type: ignore[misc]
-            "policy": lambda metrics=metrics: policy_curves(metrics),  # type: ignore[misc]
-        }
-        (folder / "plots").mkdir(exist_ok=True)
+    for number in judged_iterations(run_path) if iteration is None else [iteration]:
+        folder = stage_folder(run_path, number) / "plots"
+        folder.mkdir(exist_ok=True)
         with matplotlib.rc_context(STYLE):
-            for name, draw in figures.items():
-                written.append(folder / "plots" / f"{name}.png")
+            for name, (_, draw) in step_drawings(run_path, number).items():
+                written.append(folder / f"{name}.png")
                 draw().savefig(written[-1], dpi=130)
     return written
+
+
+def step_drawings(run_path: str | Path, iteration: int | None = None) -> Drawings:
+    """The plots of a repetition (default: of the last); none if the run has no advantages."""
+    found = judged_iterations(run_path)
+    if not found:
+        return {}
+    folder = stage_folder(run_path, found[-1] if iteration is None else iteration)
+    pairs = pq.ParquetFile(folder / PAIRS).read().to_pydict()
+    report = json.loads((folder / "critic.json").read_text())
+    return {
+        "calibration": ("Calibration of the critic", lambda: calibration(report)),
+        "critic_by_depth": ("Error of the critic by depth", lambda: critic_by_depth(report)),
+        "value_by_depth": ("Values of states by depth", lambda: value_by_depth(pairs)),
+        "advantages": ("Advantages of steps", lambda: advantage_histogram(pairs)),
+        "advantages_by_depth": ("Advantages of kept steps by depth", lambda: advantages_by_depth(pairs)),
+        "policy": ("Fit of the policy", lambda: policy_curves(read_metrics(run_path))),
+    }
 
 
 def _axes(title: str, x: str, y: str) -> tuple[Figure, Any]:

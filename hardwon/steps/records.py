@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from hardwon.checkpoints import numbered
 from hardwon.json_lines import read_json_lines
+from hardwon.offline.solutions import SOLUTIONS
 from hardwon.steps.formats import JudgedSolution
 
 STEPS, VALUES, FRESH = "steps.jsonl", "values.jsonl", "fresh.jsonl"
@@ -32,31 +33,45 @@ def stage_folder(run_path: str | Path, iteration: int) -> Path:
     return Path(run_path) / "steps" / f"iteration-{iteration}"
 
 
-def last_iteration(run_path: str | Path) -> int:
-    """The last repetition that has advantages. ValueError if none has."""
+def judged_iterations(run_path: str | Path) -> list[int]:
+    """The repetitions that have advantages, in order."""
     folders = numbered(Path(run_path) / "steps")
-    numbers = [number for number, folder in folders if (folder / PAIRS).is_file()]
+    return sorted(number for number, folder in folders if (folder / PAIRS).is_file())
+
+
+def judged_iteration(run_path: str | Path, iteration: int | None = None) -> int:
+    """That repetition, by default the last that has advantages. ValueError if it has none."""
+    numbers = judged_iterations(run_path)
     if not numbers:
         raise ValueError(
             f"{run_path} has no advantages: it is no run of direct_advantage, or has not come so far"
         )
-    return max(numbers)
+    if iteration is not None and iteration not in numbers:
+        raise ValueError(
+            f"iteration={iteration}: {run_path} has advantages of {', '.join(map(str, numbers))}; "
+            f"the nearest is {min(numbers, key=lambda number: abs(number - iteration))}"
+        )
+    return numbers[-1] if iteration is None else iteration
 
 
 @dataclass(frozen=True)
 class SolutionSteps:
-    """A kept solution with the judgement of each step."""
+    """A kept solution with the judgement of each step; `success_rate` is of all that were sampled with it."""
 
     problem_id: str
     correct: bool
+    success_rate: float
     judged: JudgedSolution
 
 
 def read_solution_steps(run_path: str | Path, iteration: int | None = None) -> list[SolutionSteps]:
     """The kept solutions of a repetition (default: the last), each step with counts, value and advantage."""
-    folder = stage_folder(run_path, iteration or last_iteration(run_path))
+    folder = stage_folder(run_path, judged_iteration(run_path, iteration))
     pairs = _Pairs(pq.ParquetFile(folder / PAIRS).read().to_pylist())
-    return [_judged(record, pairs) for record in read_json_lines(folder / STEPS)]
+    rates = {
+        r["problem_id"]: r["num_correct"] / r["num_sampled"] for r in read_json_lines(folder / SOLUTIONS)
+    }
+    return [_judged(record, pairs, rates[record["problem_id"]]) for record in read_json_lines(folder / STEPS)]
 
 
 class _Pairs:
@@ -71,7 +86,7 @@ class _Pairs:
             self.states[row["problem_id"], prefix] = row
 
 
-def _judged(record: dict[str, Any], pairs: _Pairs) -> SolutionSteps:
+def _judged(record: dict[str, Any], pairs: _Pairs, success_rate: float) -> SolutionSteps:
     ids, ends = tuple(record["ids"]), record["ends"]
     columns = [
         _judged_step(record, pairs, ids[:start], ids[start:end], last=end == len(ids))
@@ -79,7 +94,7 @@ def _judged(record: dict[str, Any], pairs: _Pairs) -> SolutionSteps:
     ]
     correct, total, value, advantage = zip(*columns, strict=True) if columns else ((), (), (), ())
     judged = JudgedSolution(record["prompt"], tuple(record["steps"]), correct, total, value, advantage)
-    return SolutionSteps(record["problem_id"], record["correct"], judged)
+    return SolutionSteps(record["problem_id"], record["correct"], success_rate, judged)
 
 
 def _judged_step(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hardwon.steps.records import SolutionSteps, last_iteration, read_solution_steps
+from hardwon.show import check_filters
+from hardwon.steps.records import SolutionSteps, judged_iteration, read_solution_steps
 
 # An advantage of this size has the full colour (ours).
 FULL_COLOUR = 0.5
@@ -18,27 +21,47 @@ FULL_COLOUR = 0.5
 def show_steps(
     run_path: str | Path,
     *,
-    limit: int = 10,
-    problem: str | None = None,
     iteration: int | None = None,
+    problem: str | None = None,
+    min_success: float | None = None,
+    max_success: float | None = None,
+    outcome: str | None = None,
+    limit: int = 10,
     console: Console | None = None,
 ) -> None:
     """Print up to `limit` kept solutions: each step with Monte-Carlo counts, value and advantage.
 
-    Solutions in which a step changed most come first. ValueError if the run has no advantages.
+    Solutions in which a step changed most come first. `min_success` and `max_success` bound the share of
+    right solutions of their problem. ValueError if the run has no advantages or no solution fits.
     """
+    check_filters(min_success, max_success, outcome, limit)
     console = console or Console()
-    iteration = iteration or last_iteration(run_path)
-    solutions = read_solution_steps(run_path, iteration)
-    if problem is not None:
-        solutions = [s for s in solutions if s.problem_id == problem]
-        if not solutions:
-            raise ValueError(
-                f"problem={problem!r} has no kept solutions in iteration {iteration} of {run_path}"
-            )
+    iteration = judged_iteration(run_path, iteration)
+    stored = read_solution_steps(run_path, iteration)
+    low, high = (0.0 if min_success is None else min_success), (1.0 if max_success is None else max_success)
+    solutions = [
+        solution
+        for solution in stored
+        if problem in (None, solution.problem_id)
+        and low <= solution.success_rate <= high
+        and outcome in (None, "correct" if solution.correct else "wrong")
+    ]
+    if not solutions:
+        raise ValueError(f"no kept solution of iteration {iteration} fits: {_describe(stored, problem)}")
     for solution in sorted(solutions, key=lambda s: -_largest(s))[:limit]:
         console.print(step_table(solution))
     console.print(f"{min(limit, len(solutions))} of {len(solutions)} kept solutions, iteration {iteration}.")
+
+
+def _describe(solutions: Sequence[SolutionSteps], problem: str | None) -> str:
+    ids = sorted({solution.problem_id for solution in solutions})
+    if problem is not None and problem not in ids:
+        near = difflib.get_close_matches(problem, ids, n=1, cutoff=0.0)
+        return f"there is no problem {problem}{f'; the nearest is {near[0]}' if near else ''}"
+    rates = [solution.success_rate for solution in solutions]
+    between = f"from {min(rates):.3g} to {max(rates):.3g}" if rates else "of nothing"
+    number = sum(solution.correct for solution in solutions)
+    return f"it has success rates {between}, {number} correct and {len(solutions) - number} wrong ones"
 
 
 def _largest(solution: SolutionSteps) -> float:
@@ -50,7 +73,8 @@ def step_table(solution: SolutionSteps) -> Table:
     verdict = Text("correct", style="green") if solution.correct else Text("wrong", style="red")
     # Text and not markup: prompts and steps may hold square brackets.
     title = Text.assemble(solution.judged.prompt.strip(), "   ", verdict)
-    table = Table(title=title, title_justify="left", expand=False)
+    caption = Text(f"success rate {solution.success_rate:.1%}, {solution.problem_id}")
+    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left", expand=False)
     table.add_column("step")
     for name in ("right of", "value", "advantage"):
         table.add_column(name, justify="right")

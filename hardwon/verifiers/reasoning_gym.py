@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import numbers
 import re
 from collections.abc import Callable
 from fractions import Fraction
@@ -34,14 +35,25 @@ def dataset(name: str, config: str) -> Any:
 
 def generate(name: str, config: str, index: int) -> str:
     """One entry as `plain.dumps` writes it: JSON alone would turn the keys of its metadata into text."""
-    return plain.dumps(without_fractions(dataset(name, config)[index]))
+    return plain.dumps(plain_numbers(dataset(name, config)[index]))
 
 
-def without_fractions(value: Any) -> Any:
-    """Some of gsm_symbolic's variables are Fractions, which are not plain data; no scorer reads them."""
+def plain_numbers(value: Any) -> Any:
+    """Numbers of other types as Python's own, at any depth; those that are no int or float as text.
+
+    codeio and number_sequence may hold SymPy's Integer, gsm_symbolic Fractions, which no scorer reads.
+    """
     if isinstance(value, dict):
-        return {key: without_fractions(item) for key, item in value.items()}
-    return str(value) if isinstance(value, Fraction) else value
+        return {plain_numbers(key): plain_numbers(item) for key, item in value.items()}
+    if type(value) in (list, tuple, set, frozenset):
+        return type(value)(plain_numbers(item) for item in value)
+    if value is None or isinstance(value, bool | int | float | complex | str):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Rational):
+        return str(value)
+    return float(value) if isinstance(value, numbers.Real) else value
 
 
 def gold(entry: Entry) -> str | None:
@@ -100,10 +112,10 @@ def words(text: str) -> list[str]:
 
 
 def same_numbers(gold_answer: str, answer: str) -> bool:
-    return numbers(gold_answer) == numbers(answer)
+    return numbers_in(gold_answer) == numbers_in(answer)
 
 
-def numbers(text: str) -> list[Fraction]:
+def numbers_in(text: str) -> list[Fraction]:
     return [
         Fraction(number) for number in re.findall(r"-?\d+(?:\.\d+)?", re.sub(r"(?<=\d),(?=\d)", "", text))
     ]

@@ -14,6 +14,7 @@ from hardwon.data import Problem
 from hardwon.models.policy import Policy
 from hardwon.models.prompts import encode_prompt
 from hardwon.records import read_metrics
+from hardwon.report import load_run, step_plots, write_report
 from hardwon.steps.records import read_solution_steps
 from hardwon.steps.select import read_pairs
 from hardwon.steps.show import show_steps
@@ -97,12 +98,60 @@ def test_steps_of_a_run_join_to_its_solutions(runs):
     assert all(s.judged.value[-1] == float(s.correct) for s in solutions if s.judged.steps)
 
 
-def test_show_and_plots(runs):
-    whole, _ = runs
+def shown(run, **filters):
     out = io.StringIO()
-    show_steps(whole, limit=2, console=Console(file=out, width=100))
-    assert "advantage" in out.getvalue() and "2 of" in out.getvalue()
-    with pytest.raises(ValueError, match="no kept solutions"):
-        show_steps(whole, problem="nothing", console=Console(file=out))
-    plots = whole / "steps/iteration-2/plots"
-    assert {p.name for p in plots.glob("*.png")} >= {"calibration.png", "advantages.png", "policy.png"}
+    show_steps(run, console=Console(file=out, width=100), **filters)
+    return out.getvalue()
+
+
+def test_show_steps_takes_the_filters_of_show(runs):
+    whole, _ = runs
+    text = shown(whole, limit=2)
+    assert "advantage" in text and "2 of" in text and "iteration 2" in text
+    assert "iteration 1" in shown(whole, iteration=1)
+    right = shown(whole, iteration=1, outcome="correct", limit=99)
+    wrong = shown(whole, iteration=1, outcome="wrong", limit=99)
+    assert " correct" in right and " wrong" not in right and " correct" not in wrong
+    # Bounds hold for the share of right solutions to the problem, kept or not.
+    lines = [json.loads(x) for x in (whole / "steps/iteration-1/solutions.jsonl").read_text().splitlines()]
+    rates = sorted({line["num_correct"] / line["num_sampled"] for line in lines if line["solutions"]})
+    for rate in rates:
+        text = shown(whole, iteration=1, min_success=rate, max_success=rate, limit=99)
+        number = sum(len(x["solutions"]) for x in lines if x["num_correct"] / x["num_sampled"] == rate)
+        assert f"{number} of {number} kept" in text and text.count(f"success rate {rate:.1%}") == number
+    problem = lines[0]["problem_id"]
+    assert shown(whole, iteration=1, problem=problem, limit=99).count(problem) == len(lines[0]["solutions"])
+
+
+@pytest.mark.parametrize(
+    ("filters", "message"),
+    [
+        ({"problem": "nothing"}, "there is no problem nothing; the nearest is chain_arithmetic/"),
+        ({"outcome": "error"}, "it has success rates from .* correct and .* wrong ones"),
+        ({"outcome": "rigth"}, "outcome=rigth: choose from"),
+        ({"iteration": 9}, "iteration=9: .* has advantages of 1, 2; the nearest is 2"),
+    ],
+)
+def test_steps_that_cannot_be_shown_are_explained(runs, filters, message):
+    with pytest.raises(ValueError, match=message):
+        shown(runs[0], **filters)
+
+
+def test_plots_are_files_and_in_the_report(runs):
+    whole, _ = runs
+    names = {
+        "calibration",
+        "critic_by_depth",
+        "value_by_depth",
+        "advantages",
+        "advantages_by_depth",
+        "policy",
+    }
+    assert {p.stem for p in (whole / "steps/iteration-2/plots").glob("*.png")} == names
+    page = write_report([whole], whole / "report.html").read_text()
+    for heading in ("Calibration of the critic", "Advantages of steps", "Fit of the policy"):
+        assert f'aria-label="{heading}"' in page
+    assert "of unseen problems" in page  # text of a plot, which is drawn as text
+    assert names <= {p.stem for p in (whole / "plots").glob("*.png")}
+    both = step_plots([load_run(run, name) for run, name in zip(runs, ("whole", "killed"), strict=True)])
+    assert both["advantages-2"][0] == "killed: Advantages of steps" and len(both) == 2 * len(names)

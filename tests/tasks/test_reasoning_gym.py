@@ -2,15 +2,22 @@
 
 import subprocess
 import sys
+from fractions import Fraction
 
 import pytest
 
 pytest.importorskip("reasoning_gym")
 
+import numpy as np
+import sympy
 from reasoning_gym.factory import DATASETS
 
 from hardwon.tasks import load_task
+from hardwon.tasks import reasoning_gym as task_module
 from hardwon.tasks.reasoning_gym import MIXTURES, NO_SOLUTION
+from hardwon.verifiers import reasoning_gym as gym
+from hardwon.verifiers.sandbox_inside import plain
+from hardwon.verifiers.worker_pool import Reply
 
 ALL = sorted(set(DATASETS) - set(MIXTURES))
 
@@ -33,6 +40,104 @@ def test_gold_answers_earn_full_reward(name):
     problems = task.problems("train") + task.problems("test")
     pairs = [(p, f"I think <answer>wrong</answer>, no: {task.gold(p)}") for p in problems]
     assert [v.outcome for v in task.verify(pairs)] == ["correct"] * len(problems)
+
+
+def earn_full_reward(name, number):
+    """Nothing of `number` problems was left out, and the verifier takes every gold answer."""
+    task = load(name, train_size=number)
+    problems = task.problems("train")
+    assert not task.notes
+    found = task.verify([(problem, task.gold(problem)) for problem in problems])
+    wrong = [(p.prompt, p.answer, v.message) for p, v in zip(problems, found, strict=True) if not v.correct]
+    assert problems and not wrong
+
+
+# Those with several kinds of problems or of answers, which take little time to make.
+VARIED = [
+    "ab", "basic_arithmetic", "bitwise_arithmetic", "calendar_arithmetic", "codeio", "coin_flip",
+    "complex_arithmetic", "countdown", "dice", "fraction_simplification", "gsm_symbolic", "list_functions",
+    "number_sequence", "polynomial_equations", "propositional_logic", "puzzle24", "time_intervals",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VARIED)
+def test_twenty_gold_answers_earn_full_reward(name):
+    earn_full_reward(name, 20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(set(ALL) - set(VARIED) - set(NO_SOLUTION)))
+def test_twenty_gold_answers_of_every_other_data_set(name):
+    earn_full_reward(name, 20)
+
+
+def test_an_empty_answer_is_an_answer():
+    """In A::B all tokens may vanish; then nothing between the tags is right, and something is wrong."""
+    task = load("ab", train_size=20)
+    (problem,) = [p for p in task.problems("train") if p.answer == ""]
+    found = task.verify([(problem, task.gold(problem)), (problem, "<answer>A#</answer>"), (problem, "")])
+    assert [v.outcome for v in found] == ["correct", "wrong", "wrong"]
+
+
+class PoolOf:
+    """Makes problems in this process, but for some: index -> what becomes of the call."""
+
+    def __init__(self, failing):
+        self.failing, self.asked = failing, []
+
+    def run(self, calls):
+        self.asked += [index for *_, index in calls]
+        return [self.failing.get(call[3]) or Reply("done", gym.work(*call)) for call in calls]
+
+    def close(self):
+        pass
+
+
+def load_failing(monkeypatch, failing, name="leg_counting", **sizes):
+    pool = PoolOf(failing)
+    monkeypatch.setattr(task_module, "shared_pool", lambda seconds, workers: pool)
+    return task_module.load(name, **sizes), pool
+
+
+def test_a_problem_that_cannot_be_made_is_left_out_counted_and_said(monkeypatch):
+    failing = {3: Reply("raised", "TypeError: a value of type Integer"), 12: Reply("timeout", "over 20 s")}
+    with pytest.warns(
+        UserWarning, match="leg_counting, train: 2 problems are left out of 20, because .*number 3"
+    ):
+        task, _ = load_failing(monkeypatch, failing, train_size=20, test_size=4)
+    assert {p.id.rpartition("/")[2] for p in task.problems("train")} == {str(i) for i in range(20)} - {
+        "3",
+        "12",
+    }
+    assert len(task.problems("test")) == 3
+    assert task.notes == (
+        "train: 2 problems are left out of 20, because reasoning_gym cannot make them "
+        "(number 3: TypeError: a value of type Integer).",
+        "test: 1 problem is left out of 4, because reasoning_gym cannot make it "
+        "(number 3: TypeError: a value of type Integer).",
+    )
+
+
+def test_a_data_set_of_which_nothing_can_be_made_is_refused_soon(monkeypatch):
+    failing = {index: Reply("timeout", "over 20 s") for index in range(1000)}
+    pool = PoolOf(failing)
+    with pytest.raises(ValueError, match=r"leg_counting can't make any problem of .*: over 20 s"):
+        task_module.problems(pool, "leg_counting", {"seed": 0, "size": 1000}, "p")
+    assert pool.asked == list(range(8))
+
+
+def test_numbers_of_other_types_become_plain_at_any_depth():
+    """codeio's answers may be SymPy's Integer, gsm_symbolic's variables Fractions."""
+    entry = {
+        "a": [sympy.Integer(3), (sympy.Float(0.5), True)],
+        sympy.Integer(2): {Fraction(1, 3)},
+        "n": np.int64(4),
+    }
+    plainer = gym.plain_numbers(entry)
+    assert plainer == {"a": [3, (0.5, True)], 2: {"1/3"}, "n": 4}
+    assert plain.loads(plain.dumps(plainer)) == plainer
+    with pytest.raises(TypeError, match="type Symbol is not plain data"):
+        plain.dumps(gym.plain_numbers({"x": sympy.Symbol("x")}))
 
 
 @pytest.mark.parametrize("name", ALL)
