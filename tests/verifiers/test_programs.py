@@ -119,6 +119,58 @@ def test_methods_to_complete(entry):
         )
 
 
+LISTS = """
+class ListNode:
+    def __init__(self, val=0, next=None):
+        self.val, self.next = val, next
+
+def list_node(values):
+    head = None
+    for value in reversed(values):
+        head = ListNode(value, head)
+    return head
+
+def is_same_list(a, b):
+    while a and b and a.val == b.val:
+        a, b = a.next, b.next
+    return a is None and b is None
+"""
+REVERSE = """class Solution:
+    def reverse(self, head: ListNode) -> ListNode:
+        done = None
+        while head:
+            head.next, done, head = done, head, head.next
+        return done
+"""
+
+
+def test_linked_lists_as_arguments_and_results():
+    """Rows of LeetCode whose prompt defines the nodes: program and tests each have the class."""
+    check = """
+def check(candidate):
+    assert is_same_list(candidate(head=list_node([1, 2])), list_node([2, 1]))
+    assert candidate(head=None) is None
+    assert is_same_list(candidate(list_node(range(3000))), list_node(range(2999, -1, -1)))
+"""
+    tests = AssertTests(
+        LISTS + check, ("Solution().reverse",), ("check(Solution().reverse)",), LISTS, provided=True
+    )
+    assert verify(PLAIN, tests, REVERSE).correct
+    cheats = {
+        "the same list": "return head",
+        "values only": "return [2, 1]",
+        "an endless list": "n = ListNode(2); n.next = n; return n",
+        "a class of its own": (
+            "class ListNode:\n            val = 2\n            __bool__ = lambda s: False\n"
+            "        return ListNode()"
+        ),
+        "nothing": "return None",
+    }
+    for name, body in cheats.items():
+        program = f"class Solution:\n    def reverse(self, head):\n        {body}\n"
+        assert verify(PLAIN, tests, program).outcome == "wrong", name
+
+
 def test_several_functions_and_a_text_as_the_prompt():
     prompt = "def shift(x):\n    return x + 1\n\n\ndef back(x):\n    return x - 1\n\n\ndef both(x):\n"
     tests = AssertTests("", ("both",), ("assert both(3) == 3",), prompt)

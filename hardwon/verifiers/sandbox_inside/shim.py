@@ -133,6 +133,7 @@ def answer_calls(job: dict[str, Any], lines: BinaryIO, control: int) -> None:
     except BaseException as error:  # sys.exit too: whatever it does, it has no functions to offer
         send(control, {"raised": type(error).__name__, "message": str(error)[:500]})
         return
+    plain.classes = vars(module)
     send(control, {"value": None})
     for line in lines:
         call = json.loads(line)
@@ -171,7 +172,7 @@ def run_checks(job: dict[str, Any], lines: BinaryIO, control: int) -> None:
     they failed before the model's program had any part in it, or pass what is not plain data.
     """
     calls = Calls(lines, control)
-    namespace: dict[str, Any] = {"__name__": "tests"}
+    plain.classes = namespace = {"__name__": "tests"}
     if job["module"]:
         sys.modules[job["module"]] = StandIn(job["module"], calls)
     attempt(job["setup"], namespace, calls)
