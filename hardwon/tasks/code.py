@@ -232,7 +232,7 @@ def check_tests(row: Mapping[str, Any]) -> AssertTests:
     prompt, test, name = (text_in(row, key) for key in ("prompt", "test", "entry_point"))
     parse_python("test", test)
     setup = f"{prompt}\n\n{test}" if is_python(prompt) else test
-    return AssertTests(setup, (name,), (f"check({name})",), prompt)
+    return AssertTests(setup, (name,), (f"check({name})",), prompt, provided="." in name)
 
 
 def assert_tests(row: Mapping[str, Any]) -> AssertTests:

@@ -185,6 +185,28 @@ def test_names_that_leetcode_gives(sandbox):
     assert verify(sandbox, given, "print(gcd(int(input()), 2))").correct
 
 
+def test_rows_whose_entry_point_is_a_method(sandbox):
+    row = {
+        "prompt": "from typing import *\n\n",
+        "entry_point": "Solution().twoSum",
+        "test": "def check(candidate):\n    assert candidate(nums=[3, 3], target=6) == [0, 1]\n"
+        "    assert candidate([2, 7, 11], 18) == [1, 2]\n",
+        "canonical_solution": "class Solution:\n    def twoSum(self, nums: List[int], target: int):\n"
+        "        seen = Counter()\n        for i, n in enumerate(nums):\n            if target - n in seen:\n"
+        "                return [seen[target - n], i]\n            seen[n] = i\n",
+    }
+    problem = problem_of_row(row, "x")
+    tests = problem.info["tests"]
+    assert verify(sandbox, tests, problem.answer).correct
+    wrong = (
+        problem.answer.replace("target - n]", "target - n] + 1"),
+        "def twoSum(nums, target): return [0, 1]",
+        "",
+    )
+    for program in wrong:
+        assert verify(sandbox, tests, program).outcome == "wrong", program
+
+
 @needs_numpy
 def test_numpy(sandbox):
     array = """
