@@ -216,6 +216,32 @@ def test_plain_data_rebuilds_subclasses_and_iterators():
     assert iterator != [0, 1, 4] and list(iterator) == [0, 1, 4]
 
 
+def test_nodes_of_leetcode_are_plain_data(monkeypatch):
+    class TreeNode:
+        def __init__(self, val, left=None, right=None):
+            self.val, self.left, self.right = val, left, right
+
+    class ListNode:
+        def __init__(self, val, next=None):
+            self.val, self.next = val, next
+
+    monkeypatch.setattr(plain, "classes", {"TreeNode": TreeNode})
+    tree = plain.loads(plain.dumps([TreeNode(1, None, TreeNode((2, 3)))]))[0]
+    assert type(tree) is TreeNode and (tree.val, tree.left, tree.right.val) == (1, None, (2, 3))
+    long = None
+    for value in range(5000):  # far deeper than Python recurses
+        long = ListNode(value, long)
+    back = plain.loads(plain.dumps(long))  # of a class of its own, where nobody here defines one
+    assert back.val == 4999 and back.next.next.val == 4997 and type(back) is not ListNode
+    circle = ListNode(1)
+    circle.next = circle
+    back = plain.loads(plain.dumps(circle))
+    assert back.next is back
+    for text in ('{"nodes": []}', '{"nodes": [["ListNode", [1, {"node": 5}]]]}', '{"nodes": [["int", []]]}'):
+        with pytest.raises(ValueError, match=r".*"):
+            plain.loads(text)
+
+
 @pytest.mark.parametrize("value", [object(), print, sys, [lambda: 0], {"a": object}])
 def test_anything_else_is_not_plain(value):
     with pytest.raises(TypeError, match="not plain data"):

@@ -5,6 +5,7 @@ docs/reliability.md has the table.
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import tempfile
@@ -17,7 +18,7 @@ import pytest
 from hardwon.verifiers.code import AssertTests, CallTests, StdinTests, verify
 from hardwon.verifiers.sandbox import Sandbox
 from hardwon.verifiers.sandbox_inside import kernel
-from hardwon.verifiers.sandbox_layers import Limits, installed
+from hardwon.verifiers.sandbox_layers import Limits, installed, package_paths, usual_packages
 from hardwon.verifiers.sandbox_probe import layers
 
 LIMITS = Limits(wall_seconds=3.0, cpu_seconds=2, memory_bytes=512 << 20)
@@ -35,7 +36,9 @@ def sandbox(request):
 def test_installed_packages_are_out_of_reach(sandbox):
     """Where hardwon is installed, its packaged problems lie there with tests and solutions."""
     folder = Path(installed()[0])
-    files = [str(path) for path in folder.rglob("*") if path.is_file()][:50]
+    opened = package_paths(usual_packages())
+    closed = (path for path in folder.rglob("*") if path.is_file() and not str(path).startswith(opened))
+    files = [str(path) for path in itertools.islice(closed, 50)]
     assert files, "an empty directory proves nothing"
     run = sandbox.run_program(f"""
 import os, sys
@@ -177,11 +180,11 @@ def test_no_start_leaves_descriptors_behind(sandbox, monkeypatch):
 
 
 def test_starter_code_needs_no_import(sandbox):
-    """As in the harness of APPS and TACO, whose starter codes say List. Other names are to be imported."""
+    """As on LeetCode, where starter codes say List. A name that nobody knows stays an error."""
     tests = CallTests("first", ([[7, 8]],), (7,))
     program = "class Solution:\n    def first(self, x: List[int]) -> Optional[int]: return {}"
     assert verify(sandbox, tests, program.format("x[0]")).correct
-    assert verify(sandbox, tests, program.format("Counter(x)[7] and 7")).outcome == "wrong"
+    assert verify(sandbox, tests, program.format("Countr(x)[7] and 7")).outcome == "wrong"
 
 
 SWEEP = """
