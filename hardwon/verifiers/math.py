@@ -51,6 +51,7 @@ logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # "time-outs are of
 
 MAX_ANSWER_CHARACTERS = 1000
 INTEGER = re.compile(r"-?[0-9]{1,100}")  # most answers of most data sets; no need to ask anyone
+SMALL_LETTER = re.compile("[a-j]")
 LATEX = [LatexExtractionConfig(boxed_match_priority=0)]
 
 Grade = dict[str, Any]
@@ -93,6 +94,8 @@ def equal(gold: str, answer: str) -> bool | str:
 def equal_choice(gold: str, answer: str) -> bool | str | None:
     """By the letter, if both have one; by what follows it, if only one has. `B` against `x` is no choice."""
     wanted, found = choice_of(gold), choice_of(answer)
+    if wanted and not wanted[1] and SMALL_LETTER.fullmatch(answer):
+        return wanted[0] == answer.upper()
     if wanted and found:
         if wanted[0] != found[0]:
             return False
@@ -153,7 +156,7 @@ def parses(gold: str) -> bool:
     if choice_of(text) or words_of(text):
         return True
     value = read(text)
-    if isinstance(value, Leaf) and (value.number or value.infinite):
+    if isinstance(value, Leaf) and (value.number is not None or value.infinite):
         return True
     return first_value(parsed(without_scientific(text))) is not None
 

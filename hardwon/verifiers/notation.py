@@ -59,7 +59,7 @@ def one_spelling(text: str) -> str:
     """The same mathematics in plain LaTeX.
 
     >>> one_spelling("½ × 10²"), one_spelling(r"$1{,}234$"), one_spelling(r"3{,}14")
-    ('\\\\frac{1}{2} \\\\times  10^{2}', '1234', '3.14')
+    ('\\\\frac{1}{2} \\\\times 10^{2}', '1234', '3.14')
     """
     text = without_dollars(ascii_mathematics(text))
     for pattern, replacement in REPLACEMENTS:

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Literal
 
 from hardwon.verifiers.answers import shortened
-from hardwon.verifiers.arithmetic import Complex, read_number
+from hardwon.verifiers.arithmetic import Number, as_rational, read_number
 from hardwon.verifiers.notation import squeezed, without_thousands
 from hardwon.verifiers.units import Unit, split_unit
 
@@ -29,7 +29,7 @@ class Leaf:
     """One number or formula. `number` is None where arithmetic.py can't read it; `places` of a plain decimal."""
 
     text: str
-    number: Complex | None = None
+    number: Number | None = None
     infinite: int = 0  # sign of an infinity
     places: int | None = None
     digits: int = 0
@@ -172,9 +172,9 @@ def read_range(text: str) -> Ordered | None:
 
 
 def read_leaf(text: str, letters: bool = False) -> Leaf:
-    body, unit = split_unit(text, letters=letters)
-    without = PERCENT.sub("", body)
-    percent, body = without != body and bool(without), without or body
+    without = PERCENT.sub("", text)
+    percent = without != text and bool(without.strip())
+    body, unit = split_unit(without if percent else text, letters=letters)
     leaf = Leaf(body, percent=percent, unit=unit)
     if match := re.fullmatch(r"([+-]?)\s*\\infty(?![a-z])", body.strip()):
         return replace(leaf, infinite=-1 if match[1] == "-" else 1)
@@ -235,24 +235,32 @@ def same_leaf(gold: Leaf, answer: Leaf, judge: Judge) -> bool | None:
         return False
     scales = gold.unit.scale(answer.unit), answer.unit.scale(gold.unit)
     if gold.infinite or answer.infinite:
-        readable = all(leaf.infinite or leaf.number for leaf in (gold, answer))
+        readable = all(leaf.infinite or leaf.number is not None for leaf in (gold, answer))
         return gold.infinite == answer.infinite if readable else judge(gold.text, answer.text)
     if gold.number is None or answer.number is None:
         if scales[0] != scales[1]:
             return False
         texts = [leaf.text + (r"\%" if leaf.percent else "") for leaf in (gold, answer)]
         return squeezed(texts[0]) == squeezed(texts[1]) or judge(*texts)
-    wanted, found = ([part * scale for part in leaf.number or ()]
-                     for leaf, scale in zip((gold, answer), scales, strict=True))  # fmt: skip
     factors = {Fraction(1)}
-    if gold.percent != answer.percent:  # 9\% for 0.09, and the sign is forgiven: 9\% for 9
+    if gold.percent != answer.percent:  # 9\\% for 0.09, and the sign is forgiven: 9\\% for 9
         factors.add(Fraction(1, 100) if answer.percent else Fraction(100))
-    half = Fraction(0)
-    if gold.places and gold.places >= ROUNDED_PLACES and gold.digits >= ROUNDED_DIGITS:
-        half = scales[0] / (2 * 10**gold.places)  # a long decimal in the data is a rounded number
-    return any(
-        all(abs(a - b * factor) <= half for a, b in zip(wanted, found, strict=True)) for factor in factors
-    )
+    wanted = scaled(gold.number, scales[0])
+    found = [scaled(answer.number, scales[1] * factor) for factor in factors]
+    if wanted in found:
+        return True
+    if not gold.places or gold.places < ROUNDED_PLACES or gold.digits < ROUNDED_DIGITS:
+        return False
+    half = scales[0] / (2 * 10**gold.places)  # a long decimal in the data is a rounded number
+    decimals = [as_rational(number) for number in found]
+    if None in decimals:
+        return judge(gold.text, answer.text)
+    real = as_rational(wanted)
+    return any(abs(real - other) <= half for other in decimals if real is not None and other is not None)
+
+
+def scaled(number: Number, factor: Fraction) -> Number:
+    return {term: (real * factor, imaginary * factor) for term, (real, imaginary) in number.items()}
 
 
 def together(found: Sequence[bool | None]) -> bool | None:
@@ -302,7 +310,7 @@ def same_across(gold: Value, answer: Value, judge: Judge) -> bool | None:
     if bag is not None and isinstance(other, Leaf):
         if len(bag.items) == 1:
             return same(*(v.items[0] if isinstance(v, Bag) else v for v in (gold, answer)), judge)
-        return False if other.number or other.infinite else None
+        return False if other.number is not None or other.infinite else None
     if bag is not None and isinstance(other, Ordered):
         if bag.braces:
             return False
@@ -316,7 +324,7 @@ def same_across(gold: Value, answer: Value, judge: Judge) -> bool | None:
     if kinds == {Leaf, Ordered} or kinds == {Leaf, Matrix}:
         leaf = gold if isinstance(gold, Leaf) else answer
         assert isinstance(leaf, Leaf)
-        return False if leaf.number or leaf.infinite else None
+        return False if leaf.number is not None or leaf.infinite else None
     return None
 
 
@@ -356,12 +364,18 @@ def written_leaf(leaf: Leaf, formula: Callable[[str], str]) -> str:
     scale = leaf.unit.magnitude * leaf.unit.factor / (100 if leaf.percent else 1)
     if leaf.number is None:
         return (f"{scale}*" if scale != 1 else "") + formula(leaf.text) + names
-    real, imaginary = (part * scale for part in leaf.number)
-    if not imaginary:
-        return written_fraction(real) + names
-    first = written_fraction(real) if real else ""
-    sign = "+" if real and imaginary > 0 else ""
-    return f"{first}{sign}{written_fraction(imaginary)}i{names}"
+    terms = sorted(scaled(leaf.number, scale).items())
+    return ("+".join(written_term(*term) for term in terms) or "0").replace("+-", "-") + names
+
+
+def written_term(term: tuple[int, int], coefficient: tuple[Fraction, Fraction]) -> str:
+    (n, k), (real, imaginary) = term, coefficient
+    parts = [written_fraction(real)] if real else []
+    parts += [written_fraction(imaginary) + "i"] if imaginary else []
+    root = f"*sqrt({n})" if n > 1 else ""
+    pi = (f"*pi^{k}" if k != 1 else "*pi") if k else ""
+    total = "+".join(parts)
+    return (f"({total})" if len(parts) > 1 and (root or pi) else total) + root + pi
 
 
 def written_fraction(value: Fraction) -> str:
@@ -375,4 +389,4 @@ def canonical_text(text: str) -> str | None:
     """The canonical form for verifiers of plain text: a number by its value, other text without extra spaces."""
     text = " ".join(text.split())
     number = read_number(text)
-    return (canonical(Leaf(text, number)) if number else shortened(text)) or None
+    return (shortened(text) if number is None else canonical(Leaf(text, number))) or None
