@@ -21,9 +21,9 @@ from pathlib import Path
 from math_verify import parse, verify
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "verifiers"))
-from answer_pairs import KINDS, Pair, pairs  # noqa: E402
+from answer_pairs import KINDS, Pair, pairs
 
-from hardwon.verifiers.math import grade  # noqa: E402
+from hardwon.verifiers.math import grade
 
 WARM_UP = 20 * len(KINDS)
 
@@ -102,7 +102,9 @@ def total(counts: dict[str, Count]) -> Count:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pairs", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--examples", type=int, default=0)

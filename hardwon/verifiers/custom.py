@@ -112,7 +112,9 @@ class CustomVerifier:
         responses = [self.response(problem, text) for problem, text in pairs]
         found = self.judged([responses] if self.batched and responses else [[r] for r in responses])
         return [
-            verdict if verdict.answer else replace(verdict, answer=shortened(final_answer(text) or "") or None)
+            verdict
+            if verdict.answer
+            else replace(verdict, answer=shortened(final_answer(text) or "") or None)
             for verdict, (_, text) in zip(found, pairs, strict=True)
         ]
 

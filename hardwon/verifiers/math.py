@@ -40,7 +40,7 @@ from math_verify.parser import LatexExtractionConfig
 from sympy import Basic, EmptySet, Eq, Float, Interval, MatrixBase, Set, Tuple, Union
 from sympy.core.relational import Relational
 
-from hardwon.verifiers.answers import final_answer, gold_answer
+from hardwon.verifiers.answers import final_answer, gold_answer, shortened
 from hardwon.verifiers.exact import exactly_equal, fractions
 from hardwon.verifiers.notation import one_spelling, squeezed, without_scientific
 from hardwon.verifiers.units import split_unit
@@ -52,17 +52,20 @@ logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # "time-outs are of
 MAX_ANSWER_CHARACTERS = 1000
 INTEGER = re.compile(r"-?[0-9]{1,100}")  # most answers of most data sets; no need to ask anyone
 SMALL_LETTER = re.compile("[a-j]")
+SLOW = re.compile(r"\^[^-+*/,]*\^|\^\s*\{?\s*-?\d{4}|!|\\(?:int|sum|prod|lim|binom)")  # towers, ...
 LATEX = [LatexExtractionConfig(boxed_match_priority=0)]
 
 Grade = dict[str, Any]
 """{"correct": bool, "message": why not, "answer": canonical form or None}"""
 
 
-def grade(gold: str, response: str) -> Grade:
+def grade(gold: object, response: str) -> Grade:
     """Judge a response. For a worker process; may be slow or hang."""
     answer = final_answer(response)
     if not answer:
-        missing = "no \\boxed{} and no 'Answer:' line" if answer is None else "the last box is empty or not closed"
+        missing = (
+            "no \\boxed{} and no 'Answer:' line" if answer is None else "the last box is empty or not closed"
+        )
         return {"correct": False, "message": missing, "answer": None}
     found = grade_answer(gold_answer(gold), answer)
     return {**found, "answer": canonical_answer(answer)}
@@ -148,7 +151,7 @@ def equal_formula(gold: str, answer: str) -> bool | str:
     return refutation(gold, answer, gold_value, answer_value) or True
 
 
-def parses(gold: str) -> bool:
+def parses(gold: object) -> bool:
     """Whether a gold answer is usable: words, a letter, a number, or what math-verify reads as mathematics."""
     text = symbolic(one_spelling(gold_answer(gold)))
     if not text:
@@ -163,9 +166,9 @@ def parses(gold: str) -> bool:
 
 def canonical_answer(answer: str) -> str:
     r"""What a response votes for: one text for `1/2`, `0.5` and `\frac{1}{2}`, of 200 characters at most."""
-    text = symbolic(one_spelling(answer[: 20 * MAX_ANSWER_CHARACTERS]))
-    if len(text) > MAX_ANSWER_CHARACTERS:
-        return canonical(Leaf(text))
+    if len(answer) > MAX_ANSWER_CHARACTERS:
+        return shortened(" ".join(answer.split()))
+    text = symbolic(one_spelling(answer))
     choice = choice_of(text)
     if choice:
         return choice[0]
@@ -174,8 +177,8 @@ def canonical_answer(answer: str) -> str:
 
 
 def canonical_formula(text: str) -> str:
-    """sympy's text of a formula that it can read; sympy may take its time, so not of towers of powers."""
-    if text.count("^") > 3 or " " in text and words_of(text):
+    """sympy's text of a formula that it can read; the text itself where sympy may take its time."""
+    if SLOW.search(text) or words_of(text):
         return squeezed(text)
     value = first_value(parsed(without_scientific(text)))
     try:

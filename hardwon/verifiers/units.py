@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 SHORT_PREFIXES = {"T": 12, "G": 9, "M": 6, "k": 3, "d": -1, "c": -2, "m": -3, "u": -6, "n": -9}
-LONG_PREFIXES = {"tera": 12, "giga": 9, "mega": 6, "kilo": 3, "centi": -2, "milli": -3, "micro": -6, "nano": -9}
+LONG_PREFIXES = {
+    "tera": 12,
+    "giga": 9,
+    "mega": 6,
+    "kilo": 3,
+    "centi": -2,
+    "milli": -3,
+    "micro": -6,
+    "nano": -9,
+}
 METRIC = {  # symbol: names; all take prefixes
     "m": "meter metre", "g": "gram gramme", "J": "joule", "W": "watt", "N": "newton", "Pa": "pascal",
     "Hz": "hertz", "V": "volt", "A": "ampere amp", "L": "liter litre", "eV": "electronvolt", "mol": "mole",
@@ -103,7 +112,7 @@ def read_unit(text: str, *, explicit: bool) -> Unit | None:
         elif word in POWERS:
             power = POWERS[word]
         elif word[0] == "^" or word in POWERED:
-            if last is None:
+            if last is None or word == "^":
                 return None
             again = (POWERED.get(word) or int(re.sub(r"[^\d-]", "", word))) - 1
             powers[last[0]] += last[2] * again

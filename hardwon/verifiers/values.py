@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Literal
 
 from hardwon.verifiers.answers import shortened
 from hardwon.verifiers.arithmetic import Number, as_rational, read_number
@@ -39,10 +38,11 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Bag:
-    r"""Elements in no order: a list with commas, or a set in braces, in which equal elements are one."""
+    r"""Elements in no order: a list with commas, a set in braces, in which equal elements are one, or a union."""
 
     items: tuple[Value, ...]
     braces: bool
+    union: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,9 @@ class Named:
 
 Value = Leaf | Bag | Ordered | Matrix | Named
 
-BRACES = re.compile(r"\\[{}]|\\begin|\\end|[()\[\]{}]|,|;|\\text\s*\{\s*,?\s*(?:or|and)\s*\}|(?<![A-Za-z\\])(?:or|and)(?![A-Za-z])")
+BRACES = re.compile(
+    r"\\[{}]|\\begin|\\end|[()\[\]{}]|,|;|\\text\s*\{\s*,?\s*(?:or|and)\s*\}|(?<![A-Za-z\\])(?:or|and)(?![A-Za-z])"
+)
 OPENING, CLOSING = {r"\{", r"\begin", "(", "[", "{"}, {r"\}", r"\end", ")", "]", "}"}
 MATRIX = re.compile(r"\\begin\{pmatrix\}(.*)\\end\{pmatrix\}", re.DOTALL)
 NAME = r"[A-Za-z](?:_\{?\w+\}?|')?(?:\(\s*[A-Za-z]\s*\))?|\(\s*[A-Za-z](?:\s*,\s*[A-Za-z])+\s*\)|\\[a-zA-Z]+"
@@ -106,6 +108,10 @@ def read(text: str, *, letters: bool = False, depth: int = 0) -> Value:
     parts = split(text)
     if len(parts) > 1:
         return Bag(tuple(map(inside, parts)), braces=False)
+    if "\\cup" in text:
+        intervals = [inside(part) for part in re.split(r"\\cup(?![a-z])", text)]
+        alike = all(isinstance(interval, Ordered) for interval in intervals)
+        return Bag(tuple(intervals), braces=False, union=True) if alike else Leaf(text)
     if text.count(r"\pm") == 1:
         return Bag(tuple(inside(text.replace(r"\pm", sign)) for sign in "+-"), braces=False)
     match = NAMED.fullmatch(text)
@@ -278,6 +284,8 @@ def same_ordered(gold: Ordered, answer: Ordered, judge: Judge) -> bool | None:
 
 
 def same_bag(gold: Bag, answer: Bag, judge: Judge) -> bool | None:
+    if gold.union or answer.union:
+        return same_union(gold, answer, judge)
     if gold.braces and answer.braces:
         gold, answer = distinct(gold), distinct(answer)
     if len(gold.items) != len(answer.items):
@@ -296,6 +304,14 @@ def same_bag(gold: Bag, answer: Bag, judge: Judge) -> bool | None:
             return False if asked <= MAX_PAIRS else None
         left.remove(match)
     return True
+
+
+def same_union(gold: Bag, answer: Bag, judge: Judge) -> bool | None:
+    """A union, or inequalities with "or"; other intervals may still be the same set: [1,2] and [2,3] is [1,3]."""
+    for bag in (gold, answer):
+        if not bag.union and not all(isinstance(item, Ordered) and item.variable for item in bag.items):
+            return None
+    return same_bag(replace(gold, union=False), replace(answer, union=False), judge) or None
 
 
 def distinct(bag: Bag) -> Bag:

@@ -86,7 +86,12 @@ def write_decimal(rng: random.Random, value: object) -> str:
     assert isinstance(value, Decimal)
     plain = f"{value:f}"
     whole, _, places = plain.partition(".")
-    forms = [plain, plain + "0", write_fraction(rng, Fraction(value)), plain.replace(".", "{,}") if len(places) != 3 else plain]
+    forms = [
+        plain,
+        plain + "0",
+        write_fraction(rng, Fraction(value)),
+        plain.replace(".", "{,}") if len(places) != 3 else plain,
+    ]
     if plain.lstrip("-").startswith("0."):
         forms.append(plain.replace("0.", ".", 1))
     return rng.choice(forms)
@@ -149,7 +154,13 @@ VULGAR = {"1/2": "½", "1/4": "¼", "3/4": "¾", "1/3": "⅓", "2/3": "⅔", "1/
 
 def change_fraction(rng: random.Random, value: object) -> Fraction:
     assert isinstance(value, Fraction)
-    others = [value + 1, -value, 1 / value, value + Fraction(1, 10**5), Fraction(value.numerator + 1, value.denominator)]
+    others = [
+        value + 1,
+        -value,
+        1 / value,
+        value + Fraction(1, 10**5),
+        Fraction(value.numerator + 1, value.denominator),
+    ]
     return rng.choice([other for other in others if other != value])
 
 
@@ -170,7 +181,9 @@ def write_mixed(rng: random.Random, value: object) -> str:
 
 
 def draw_complex(rng: random.Random) -> tuple[Fraction, Fraction]:
-    return Fraction(rng.randint(-20, 20)), Fraction(rng.choice([-1, 1]) * rng.randint(1, 40), rng.choice([1, 1, 2, 4]))
+    return Fraction(rng.randint(-20, 20)), Fraction(
+        rng.choice([-1, 1]) * rng.randint(1, 40), rng.choice([1, 1, 2, 4])
+    )
 
 
 def write_complex(rng: random.Random, value: object) -> str:
@@ -188,13 +201,22 @@ def write_complex(rng: random.Random, value: object) -> str:
 
 
 def plain_number(rng: random.Random, value: Fraction) -> str:
-    return str(value) if value.denominator == 1 else sign(rf"\frac{{{abs(value.numerator)}}}{{{value.denominator}}}", value < 0)
+    return (
+        str(value)
+        if value.denominator == 1
+        else sign(rf"\frac{{{abs(value.numerator)}}}{{{value.denominator}}}", value < 0)
+    )
 
 
 def change_complex(rng: random.Random, value: object) -> tuple[Fraction, Fraction]:
     assert isinstance(value, tuple)
     real, imaginary = value
-    others = [(real, -imaginary), (real + 1, imaginary), (imaginary, real or Fraction(1)), (-real - 1, imaginary)]
+    others = [
+        (real, -imaginary),
+        (real + 1, imaginary),
+        (imaginary, real or Fraction(1)),
+        (-real - 1, imaginary),
+    ]
     return rng.choice([other for other in others if other != value and other[1]] or [(real + 1, imaginary)])
 
 
@@ -275,7 +297,11 @@ def write_matrix(rng: random.Random, value: object) -> str:
         for r in range(rows)
     ]
     name = rng.choice(["pmatrix", "bmatrix"])
-    return rf"\begin{{{name}}}{space or ' '}" + rf"{space}\\{space or ' '}".join(lines) + rf"{space}\end{{{name}}}"
+    return (
+        rf"\begin{{{name}}}{space or ' '}"
+        + rf"{space}\\{space or ' '}".join(lines)
+        + rf"{space}\end{{{name}}}"
+    )
 
 
 def change_matrix(rng: random.Random, value: object) -> tuple[int, tuple[Fraction, ...]]:
@@ -342,7 +368,9 @@ def draw_set(rng: random.Random) -> tuple[Fraction, ...]:
 def write_set(rng: random.Random, value: object) -> str:
     assert isinstance(value, tuple)
     entries = [write_entry(rng, e) for e in rng.sample(value, len(value))]
-    return rng.choice([r"\{{{}\}}", r"\left\{{ {} \right\}}", r"\{{ {} \}}"]).format(rng.choice([",", ", "]).join(entries))
+    return rng.choice([r"\{{{}\}}", r"\left\{{ {} \right\}}", r"\{{ {} \}}"]).format(
+        rng.choice([",", ", "]).join(entries)
+    )
 
 
 def write_list(rng: random.Random, value: object) -> str:
@@ -366,7 +394,9 @@ def write_pair(rng: random.Random, value: object) -> str:
     assert isinstance(value, tuple)
     entries = rng.choice([",", ", "]).join(write_entry(rng, e) for e in value)
     names = ", ".join("xyz"[: len(value)])
-    return rng.choice([f"({entries})", rf"\left({entries}\right)", f"({names}) = ({entries})", f"( {entries} )"])
+    return rng.choice(
+        [f"({entries})", rf"\left({entries}\right)", f"({names}) = ({entries})", f"( {entries} )"]
+    )
 
 
 def change_pair(rng: random.Random, value: object) -> tuple[Fraction, ...]:
