@@ -42,12 +42,11 @@ def last_boxed(text: str) -> str | None:
     >>> last_boxed(r"\boxed{6} so \boxed{7")
     ''
     """
-    last = None
-    for last in BOX.finditer(text):
-        pass
-    if last is None:
+    begin = -1
+    for box in BOX.finditer(text):
+        begin = box.end()
+    if begin < 0:
         return None
-    begin = last.end()
     if text[begin : begin + 1] != "{":
         token = re.compile(r"[^\s$*]*").match(text, begin)
         return token.group().rstrip(".,;:") if token else ""

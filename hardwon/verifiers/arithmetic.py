@@ -31,7 +31,7 @@ OVER = {"/", "\\div"}
 IMPLICIT = {"(", "{", "i", "\\frac", "\\sqrt", "\\pi"}  # what a product may go on with without a sign
 
 
-class Unreadable(Exception):
+class UnreadableError(Exception):
     """Not a number that this reader knows."""
 
 
@@ -47,7 +47,7 @@ def read_number(text: str) -> Number | None:
         reader = Reader(MIXED.sub(r"\1\\frac{\2}{\3}", text))
         value = reader.expression()
         return value if reader.peek() == "" else None
-    except (Unreadable, ZeroDivisionError):
+    except (UnreadableError, ZeroDivisionError):
         return None
 
 
@@ -56,12 +56,12 @@ def tokens_of(text: str) -> list[str]:
     while position < len(text):
         match = TOKEN.match(text, position)
         if not match:
-            raise Unreadable
+            raise UnreadableError
         position = match.end()
         if match.lastgroup != "space":
             found.append(match.group())
         elif found and found[-1][-1].isdigit() and text[position : position + 1].isdigit():
-            raise Unreadable  # 6 7
+            raise UnreadableError  # 6 7
     return found
 
 
@@ -82,12 +82,12 @@ class Reader:
 
     def take(self, wanted: str) -> None:
         if self.next() != wanted:
-            raise Unreadable
+            raise UnreadableError
 
     def expression(self) -> Number:
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise Unreadable
+            raise UnreadableError
         value = self.term()
         while self.peek() in {"+", "-"}:
             minus = self.next() == "-"
@@ -115,7 +115,7 @@ class Reader:
                 value = bounded(divide(value, factor) if divided else multiply(value, factor))
             elif token in IMPLICIT:
                 if divided or (token == "\\frac" and self.tokens[self.at - 1][-1].isdigit()):
-                    raise Unreadable  # 1/2i and 2\\frac{3}{2} are read in two ways
+                    raise UnreadableError  # 1/2i and 2\\frac{3}{2} are read in two ways
                 value = bounded(multiply(value, self.power()))
             else:
                 return value
@@ -162,19 +162,19 @@ class Reader:
         if token == "\\sqrt":
             return square_root(self.group())
         if not token[:1].isdigit() and token[:1] != ".":
-            raise Unreadable
+            raise UnreadableError
         return bounded(rational(decimal(token)))
 
     def group(self) -> Number:
         if self.peek() != "{":
-            raise Unreadable
+            raise UnreadableError
         return self.atom()
 
 
 def decimal(text: str) -> Fraction:
     exponent = re.split("[eE]", text)[1:]
     if len(text) > 1500 or any(abs(int(digits)) > 5000 for digits in exponent):
-        raise Unreadable
+        raise UnreadableError
     return Fraction(text)
 
 
@@ -191,7 +191,7 @@ def as_rational(value: Number) -> Fraction | None:
 def bounded(value: Number) -> Number:
     parts = [part for coefficient in value.values() for part in coefficient]
     if len(value) > MAX_TERMS or any(bits(part) > MAX_BITS for part in parts):
-        raise Unreadable
+        raise UnreadableError
     return value
 
 
@@ -209,7 +209,7 @@ def add(a: Number, b: Number, sign: int) -> Number:
 
 def multiply(a: Number, b: Number) -> Number:
     if len(a) * len(b) > MAX_TERMS:
-        raise Unreadable
+        raise UnreadableError
     total: Number = {}
     for (n, k), (u, v) in a.items():
         for (m, j), (x, y) in b.items():
@@ -230,26 +230,26 @@ def divide(a: Number, b: Number) -> Number:
     conjugate = {term: c if term == ONE else (-c[0], -c[1]) for term, c in b.items()}
     rationalised = multiply(b, conjugate)
     if len(b) > 2 or set(rationalised) != {ONE}:
-        raise Unreadable
+        raise UnreadableError
     return divide(multiply(a, conjugate), rationalised)
 
 
 def raised(base: Number, sign: int, exponent: Number) -> Number:
     power = as_rational(exponent)
     if power is None:
-        raise Unreadable
+        raise UnreadableError
     power *= sign
     if power.denominator == 2 and power.numerator == 1:
         return square_root(base)
     value, n = as_rational(base), int(power)
     if power != n or (not base and n == 0):
-        raise Unreadable
+        raise UnreadableError
     if value is not None:
         if abs(n) * bits(value) > MAX_BITS:
-            raise Unreadable
+            raise UnreadableError
         return rational(value**n)
     if abs(n) > 100:
-        raise Unreadable
+        raise UnreadableError
     product = rational(Fraction(1))
     for _ in range(abs(n)):
         product = bounded(multiply(product, base))
@@ -260,7 +260,7 @@ def square_root(value: Number) -> Number:
     """Of a rational number that is not negative: a sqrt(n) with the squares taken out."""
     number = as_rational(value)
     if number is None or number < 0:
-        raise Unreadable
+        raise UnreadableError
     product = number.numerator * number.denominator  # sqrt(p/q) is sqrt(pq)/q
     outside, inside = without_squares(product)
     return {(inside, 0): (Fraction(outside, number.denominator), Fraction(0))} if product else {}
@@ -276,7 +276,7 @@ def without_squares(number: int) -> tuple[int, int]:
     if root * root == number:
         return root, 1
     if number > MAX_RADICAND:
-        raise Unreadable
+        raise UnreadableError
     outside, factor = 1, 2
     while factor * factor <= number:
         while number % (factor * factor) == 0:

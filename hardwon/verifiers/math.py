@@ -5,7 +5,7 @@ An answer and the gold answer are first put into one spelling (notation.py). The
     text        equal text is equal
     choice      a letter against `B`, `(B)`, `B. 12`: by the letter (words.py)
     words       two answers of words: the same words, case and articles aside; never a formula
-    shape       numbers (exactly), units, lists, sets, pairs, intervals, matrices: element by element (values.py)
+    shape       numbers (exactly), units, lists, sets, pairs, intervals, matrices (values.py)
     formula     what is left: math-verify, and a refutation of what it accepts
 
 Numbers are equal exactly: 0.333333 is not 1/3. A decimal gold answer of six places and five digits or more is
@@ -152,7 +152,7 @@ def equal_formula(gold: str, answer: str) -> bool | str:
 
 
 def parses(gold: object) -> bool:
-    """Whether a gold answer is usable: words, a letter, a number, or what math-verify reads as mathematics."""
+    """Whether a gold answer is usable: words, a letter, a number, or what math-verify can read."""
     text = symbolic(one_spelling(gold_answer(gold)))
     if not text:
         return False

@@ -1,4 +1,4 @@
-r"""The shape of an answer: numbers with units, lists, sets, pairs, intervals, matrices; and when two are equal.
+r"""The shape of an answer: numbers with units, lists, sets, pairs, intervals, matrices; when two are equal.
 
 A shape is read without sympy. What is no number of arithmetic.py is a `Leaf` without a value; two leaves are
 compared by the judge that the caller gives (math-verify). `same` is None where shapes can't be compared.
@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 
 from hardwon.verifiers.answers import shortened
 from hardwon.verifiers.arithmetic import Number, as_rational, read_number
@@ -20,12 +21,13 @@ ROUNDED_PLACES, ROUNDED_DIGITS = 6, 5  # ours
 MAX_DEPTH = 6
 MAX_PAIRS = 40  # comparisons by the judge for two sets
 
+NO_UNIT = Unit()
 Judge = Callable[[str, str], bool | None]
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One number or formula. `number` is None where arithmetic.py can't read it; `places` of a plain decimal."""
+    """One number or formula. `number` is None if arithmetic.py can't read it; `places` if a plain decimal."""
 
     text: str
     number: Number | None = None
@@ -33,12 +35,12 @@ class Leaf:
     places: int | None = None
     digits: int = 0
     percent: bool = False
-    unit: Unit = Unit()
+    unit: Unit = NO_UNIT
 
 
 @dataclass(frozen=True)
 class Bag:
-    r"""Elements in no order: a list with commas, a set in braces, in which equal elements are one, or a union."""
+    r"""Elements in no order: a list with commas, a set in braces (equal elements are one), or a union."""
 
     items: tuple[Value, ...]
     braces: bool
@@ -89,13 +91,12 @@ def read(text: str, *, letters: bool = False, depth: int = 0) -> Value:
     text = text.strip()
     if depth > MAX_DEPTH:
         return Leaf(text)
-    inside = lambda part: read(part, letters=letters, depth=depth + 1)  # noqa: E731
+    inside = partial(read, letters=letters, depth=depth + 1)
     if text == r"\mathbb{R}":
         return Ordered("()", (Leaf(r"-\infty", infinite=-1), Leaf(r"\infty", infinite=1)))
-    if match := MATRIX.fullmatch(text):
-        if "\\begin" not in match[1]:
-            rows = [row for row in match[1].split(r"\\") if row.strip()]
-            return Matrix(tuple(tuple(inside(cell) for cell in row.split("&")) for row in rows))
+    if (match := MATRIX.fullmatch(text)) and "\\begin" not in match[1]:
+        rows = [row for row in match[1].split(r"\\") if row.strip()]
+        return Matrix(tuple(tuple(inside(cell) for cell in row.split("&")) for row in rows))
     brackets, content = bracketed(text)
     if not brackets or ", " in content:
         text, content = without_thousands(text), without_thousands(content)
@@ -121,7 +122,7 @@ def read(text: str, *, letters: bool = False, depth: int = 0) -> Value:
 
 
 def bracketed(text: str) -> tuple[str, str]:
-    r"""The kind of the brackets around all of the text, "()", "[)", "{}", ..., and what is inside; "" if none."""
+    r"""The kind of the brackets around the text, "()", "[)", "{}", ..., and what is inside; "" if none."""
     kinds = {"(": "(", "[": "[", "\\{": "{", ")": ")", "]": "]", "\\}": "}"}
     opening = text[:2] if text[:1] == "\\" else text[:1]
     closing = text[-2:] if text[-2:-1] == "\\" else text[-1:]
@@ -307,7 +308,7 @@ def same_bag(gold: Bag, answer: Bag, judge: Judge) -> bool | None:
 
 
 def same_union(gold: Bag, answer: Bag, judge: Judge) -> bool | None:
-    """A union, or inequalities with "or"; other intervals may still be the same set: [1,2] and [2,3] is [1,3]."""
+    """A union, or inequalities with "or"; others may still be one set: [1,2] and [2,3] is [1,3]."""
     for bag in (gold, answer):
         if not bag.union and not all(isinstance(item, Ordered) and item.variable for item in bag.items):
             return None
@@ -325,7 +326,8 @@ def same_across(gold: Value, answer: Value, judge: Judge) -> bool | None:
     other = answer if bag is gold else gold
     if bag is not None and isinstance(other, Leaf):
         if len(bag.items) == 1:
-            return same(*(v.items[0] if isinstance(v, Bag) else v for v in (gold, answer)), judge)
+            alone = [v.items[0] if isinstance(v, Bag) else v for v in (gold, answer)]
+            return same(alone[0], alone[1], judge)
         return False if other.number is not None or other.infinite else None
     if bag is not None and isinstance(other, Ordered):
         if bag.braces:
@@ -402,7 +404,7 @@ def written_fraction(value: Fraction) -> str:
 
 
 def canonical_text(text: str) -> str | None:
-    """The canonical form for verifiers of plain text: a number by its value, other text without extra spaces."""
+    """The canonical form for verifiers of plain text: a number by its value, other text as it is."""
     text = " ".join(text.split())
     number = read_number(text)
     return (shortened(text) if number is None else canonical(Leaf(text, number))) or None

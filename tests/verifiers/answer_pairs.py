@@ -63,8 +63,15 @@ def draw_integer(rng: random.Random) -> int:
 def write_integer(rng: random.Random, value: object) -> str:
     assert isinstance(value, int)
     digits = f"{abs(value):,}"
-    forms = [str(abs(value)), digits, digits.replace(",", "{,}"), digits.replace(",", r"\,"),
-             digits.replace(",", r",\!"), f"{abs(value)}.0", f"x = {sign(str(abs(value)), value < 0)}"]  # fmt: skip
+    forms = [
+        str(abs(value)),
+        digits,
+        digits.replace(",", "{,}"),
+        digits.replace(",", r"\,"),
+        digits.replace(",", r",\!"),
+        f"{abs(value)}.0",
+        f"x = {sign(str(abs(value)), value < 0)}",
+    ]
     text = rng.choice(forms)
     if text.startswith("x"):
         return text
@@ -85,7 +92,7 @@ def draw_decimal(rng: random.Random) -> Decimal:
 def write_decimal(rng: random.Random, value: object) -> str:
     assert isinstance(value, Decimal)
     plain = f"{value:f}"
-    whole, _, places = plain.partition(".")
+    places = plain.partition(".")[2]
     forms = [
         plain,
         plain + "0",
@@ -108,9 +115,16 @@ def write_scientific(rng: random.Random, value: object) -> str:
     mantissa, exponent = value.normalize().as_tuple().digits, value.adjusted()
     digits = "".join(map(str, mantissa))
     head = sign(digits[0] + ("." + digits[1:] if digits[1:] else ""), value < 0)
-    forms = [f"{head}e{exponent}", f"{head}E{exponent:+03d}", rf"{head} \times 10^{{{exponent}}}",
-             rf"{head} \cdot 10^{{{exponent}}}", f"{head} × 10^{{{exponent}}}", f"{head}*10^{exponent}",
-             f"{value:f}", f"{head} × 10{str(exponent).translate(RAISED)}"]  # fmt: skip
+    forms = [
+        f"{head}e{exponent}",
+        f"{head}E{exponent:+03d}",
+        rf"{head} \times 10^{{{exponent}}}",
+        rf"{head} \cdot 10^{{{exponent}}}",
+        f"{head} × 10^{{{exponent}}}",
+        f"{head}*10^{exponent}",
+        f"{value:f}",
+        f"{head} × 10{str(exponent).translate(RAISED)}",
+    ]
     return rng.choice(forms)
 
 
@@ -137,9 +151,15 @@ def write_fraction(rng: random.Random, value: object) -> str:
     assert isinstance(value, Fraction)
     above, below = abs(value.numerator), value.denominator
     times = rng.choice([1, 1, 2, 3, 10])
-    forms = [rf"\frac{{{above}}}{{{below}}}", rf"\dfrac{{{above}}}{{{below}}}", f"{above}/{below}",
-             rf"\frac{{{times * above}}}{{{times * below}}}", rf"\left(\frac{{{above}}}{{{below}}}\right)",
-             rf"{above} \div {below}", rf"\tfrac{{{above}}}{{{below}}}"]  # fmt: skip
+    forms = [
+        rf"\frac{{{above}}}{{{below}}}",
+        rf"\dfrac{{{above}}}{{{below}}}",
+        f"{above}/{below}",
+        rf"\frac{{{times * above}}}{{{times * below}}}",
+        rf"\left(\frac{{{above}}}{{{below}}}\right)",
+        rf"{above} \div {below}",
+        rf"\tfrac{{{above}}}{{{below}}}",
+    ]
     if above < 10 and below < 10:
         forms.append(rf"\frac{above}{below}" if above else forms[0])
         forms.append(rf"\frac {above} {below}")
@@ -175,8 +195,12 @@ def write_mixed(rng: random.Random, value: object) -> str:
     if not rest or not whole:
         return write_fraction(rng, value) if rest else str(value)
     above, below = rest.numerator, rest.denominator
-    forms = [rf"{whole}\frac{{{above}}}{{{below}}}", rf"{whole} \dfrac{{{above}}}{{{below}}}", f"{whole} {above}/{below}",
-             rf"{whole} + \frac{{{above}}}{{{below}}}" if value > 0 else f"{whole} {above}/{below}"]  # fmt: skip
+    forms = [
+        rf"{whole}\frac{{{above}}}{{{below}}}",
+        rf"{whole} \dfrac{{{above}}}{{{below}}}",
+        f"{whole} {above}/{below}",
+        rf"{whole} + \frac{{{above}}}{{{below}}}" if value > 0 else f"{whole} {above}/{below}",
+    ]
     return rng.choice([sign(rng.choice(forms), value < 0), write_fraction(rng, value)])
 
 
@@ -195,8 +219,11 @@ def write_complex(rng: random.Random, value: object) -> str:
     if not real:
         return both
     first = rng.choice([plain_number(rng, real), f"{float(real)}"])
-    forms = [f"{first} {'-' if imaginary < 0 else '+'} {unit}i", f"{first}{'-' if imaginary < 0 else '+'}{unit}i",
-             f"{both} {'-' if real < 0 else '+'} {abs(real)}"]  # fmt: skip
+    forms = [
+        f"{first} {'-' if imaginary < 0 else '+'} {unit}i",
+        f"{first}{'-' if imaginary < 0 else '+'}{unit}i",
+        f"{both} {'-' if real < 0 else '+'} {abs(real)}",
+    ]
     return rng.choice(forms)
 
 
@@ -229,8 +256,14 @@ def write_root(rng: random.Random, value: object) -> str:
     assert isinstance(value, tuple)
     a, b = value
     factor = "" if a == 1 else str(a)
-    forms = [rf"{factor}\sqrt{{{b}}}", rf"\sqrt{{{a * a * b}}}", f"{factor}√{b}", rf"{factor} \sqrt {{{b}}}",
-             rf"\frac{{{a * b}}}{{\sqrt{{{b}}}}}", rf"{a} \cdot {b}^{{1/2}}"]  # fmt: skip
+    forms = [
+        rf"{factor}\sqrt{{{b}}}",
+        rf"\sqrt{{{a * a * b}}}",
+        f"{factor}√{b}",
+        rf"{factor} \sqrt {{{b}}}",
+        rf"\frac{{{a * b}}}{{\sqrt{{{b}}}}}",
+        rf"{a} \cdot {b}^{{1/2}}",
+    ]
     return rng.choice(forms)
 
 
@@ -257,11 +290,9 @@ def change_percent(rng: random.Random, value: object) -> Decimal:
 
 
 def draw_entries(rng: random.Random, number: int) -> tuple[Fraction, ...]:
-    """Small numbers; one of five stands for so many roots of 3 (see write_entry)."""
-    return tuple(
-        Fraction(rng.randint(-20, 20), rng.choice([1, 1, 1, 2, 3])) + (ROOT if rng.random() < 0.05 else 0)
-        for _ in range(number)
-    )
+    """Small numbers; one of twenty stands for so many roots of 3 (see write_entry)."""
+    numbers = [Fraction(rng.randint(-20, 20), rng.choice([1, 1, 1, 2, 3])) for _ in range(number)]
+    return tuple(n + ROOT if n and rng.random() < 0.05 else n for n in numbers)
 
 
 ROOT = 1000
@@ -269,14 +300,16 @@ ROOT = 1000
 
 
 def write_entry(rng: random.Random, value: Fraction) -> str:
-    if value > ROOT // 2 and value != ROOT:
+    if value > ROOT // 2:
         factor = value - ROOT
         return rng.choice(
-            [rf"{plain_number(rng, factor)}\sqrt{{3}}", rf"{plain_number(rng, factor)}\sqrt3",
-             rf"\sqrt{{3}} \cdot ({plain_number(rng, factor)})", f"{plain_number(rng, factor)}√3"]
-        )  # fmt: skip
-    if value == ROOT:
-        value = Fraction(0)
+            [
+                rf"{plain_number(rng, factor)}\sqrt{{3}}",
+                rf"{plain_number(rng, factor)}\sqrt3",
+                rf"\sqrt{{3}} \cdot ({plain_number(rng, factor)})",
+                f"{plain_number(rng, factor)}√3",
+            ]
+        )
     if value.denominator == 1:
         return rng.choice([str(value), str(value), f"{value}.0", str(value).replace("-", "−")])
     return write_fraction(rng, value)
@@ -316,7 +349,8 @@ def change_matrix(rng: random.Random, value: object) -> tuple[int, tuple[Fractio
 
 def changed_entry(rng: random.Random, entries: tuple[Fraction, ...]) -> tuple[Fraction, ...]:
     at = rng.randrange(len(entries))
-    return tuple(e + 1 if i == at else e for i, e in enumerate(entries))
+    new = entries[at] + (2 if entries[at] == ROOT - 1 else 1)  # no 0 roots of 3
+    return tuple(new if i == at else e for i, e in enumerate(entries))
 
 
 def draw_interval(rng: random.Random) -> tuple[str, str, str]:
@@ -336,9 +370,11 @@ def write_interval(rng: random.Random, value: object) -> str:
     left, right = (rng.choice([r"\le", "≤", r"\leq"]) if b in "[]" else "<" for b in (opening, closing))
     tex = {"inf": rng.choice([r"\infty", "∞"]), "-inf": rng.choice([r"-\infty", "-∞"])}
     space = rng.choice(["", " "])
-    forms = [f"{opening}{tex.get(low, low)},{space}{tex.get(high, high)}{closing}",
-             rf"\left{opening}{tex.get(low, low)},{space}{tex.get(high, high)}\right{closing}",
-             rf"x \in {opening}{tex.get(low, low)},{space}{tex.get(high, high)}{closing}"]  # fmt: skip
+    forms = [
+        f"{opening}{tex.get(low, low)},{space}{tex.get(high, high)}{closing}",
+        rf"\left{opening}{tex.get(low, low)},{space}{tex.get(high, high)}\right{closing}",
+        rf"x \in {opening}{tex.get(low, low)},{space}{tex.get(high, high)}{closing}",
+    ]
     if low == "-inf":
         forms.append(f"x {right} {high}")
     elif high == "inf":
@@ -432,8 +468,27 @@ UNIT_NAMES = {
     ("kg", 1): (r"\text{ kg}", " kg", r"\text{ kilograms}"),
     ("mg", 1): (r"\text{ mg}", " mg", r"\text{ milligrams}"),
 }
-WORDS = ("does not exist", "no", "yes", "even", "odd", "neither", "Monday", "Tuesday", "infinitely many", "no solution",
-         "isosceles", "equilateral", "New York", "always", "never", "sometimes", "Alice", "the ellipse", "a circle")  # fmt: skip
+WORDS = (
+    "does not exist",
+    "no",
+    "yes",
+    "even",
+    "odd",
+    "neither",
+    "Monday",
+    "Tuesday",
+    "infinitely many",
+    "no solution",
+    "isosceles",
+    "equilateral",
+    "New York",
+    "always",
+    "never",
+    "sometimes",
+    "Alice",
+    "the ellipse",
+    "a circle",
+)
 
 
 def draw_quantity(rng: random.Random) -> tuple[int, tuple[str, int]]:
@@ -447,7 +502,7 @@ def write_quantity(rng: random.Random, value: object) -> str:
 
 
 def change_quantity(rng: random.Random, value: object) -> tuple[int, tuple[str, int]]:
-    """No two of the units are equal for one number, and no two numbers up to 60 are 1000 or 60 apart in value."""
+    """No two of the units are equal for one number."""
     assert isinstance(value, tuple)
     number, unit = value
     other = rng.choice([u for u in UNIT_NAMES if u != unit])
@@ -475,8 +530,19 @@ def draw_choice(rng: random.Random) -> str:
 
 def write_choice(rng: random.Random, value: object) -> str:
     """A letter, sometimes with what stands behind it in the question, which the letter decides."""
-    forms = ["{}", "({})", r"\text{{{}}}", r"\text{{({})}}", r"\textbf{{({})}}", r"\mathbf{{{}}}", "{}.",
-             r"\textbf{{({})}}\ {content}", "{}. {content}", "{}) {content}", r"\text{{({}) {content}}}"]  # fmt: skip
+    forms = [
+        "{}",
+        "({})",
+        r"\text{{{}}}",
+        r"\text{{({})}}",
+        r"\textbf{{({})}}",
+        r"\mathbf{{{}}}",
+        "{}.",
+        r"\textbf{{({})}}\ {content}",
+        "{}. {content}",
+        "{}) {content}",
+        r"\text{{({}) {content}}}",
+    ]
     return rng.choice(forms).format(value, content=CHOICES[str(value)])
 
 

@@ -38,8 +38,18 @@ def test_no_pair_takes_long(sample):
     assert min(max(map(seconds, sample[::8])) for _ in range(2)) < 0.1
 
 
-EXACT = ("integers", "decimals", "scientific", "fractions", "mixed numbers", "complex numbers", "roots", "sets",
-         "lists", "words")  # fmt: skip
+EXACT = (
+    "integers",
+    "decimals",
+    "scientific",
+    "fractions",
+    "mixed numbers",
+    "complex numbers",
+    "roots",
+    "sets",
+    "lists",
+    "words",
+)
 
 
 def test_equal_answers_of_a_kind_vote_together(sample):
