@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 
-from hardwon.verifiers.answers import shortened
+from hardwon.verifiers.answers import LONGEST, shortened
 from hardwon.verifiers.arithmetic import Number, as_rational, read_number
 from hardwon.verifiers.notation import squeezed, without_thousands
 from hardwon.verifiers.units import Unit, split_unit
@@ -406,5 +406,5 @@ def written_fraction(value: Fraction) -> str:
 def canonical_text(text: str) -> str | None:
     """The canonical form for verifiers of plain text: a number by its value, other text as it is."""
     text = " ".join(text.split())
-    number = read_number(text)
+    number = read_number(text) if len(text) <= LONGEST else None
     return (shortened(text) if number is None else canonical(Leaf(text, number))) or None
