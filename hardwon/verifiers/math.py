@@ -10,7 +10,7 @@ An answer and the gold answer are first put into one spelling (notation.py). The
 
 Numbers are equal exactly: 0.333333 is not 1/3. A decimal gold answer of six places and five digits or more is
 a rounded number, though. A missing unit is forgiven, and so is a percent sign (9 and 9\% are one answer, and
-0.09 and 9\%); different units are not: 5 cm is not 5 m, 3 kJ is 3000 J.
+0.09 and 9\%, but 0.5\% is not 1/2); different units are not: 5 cm is not 5 m, 3 kJ is 3000 J.
 
 math-verify 0.9 runs with its own time-outs off (they need signals, which a worker thread may not use): run
 `grade` in a WorkerPool. It is never asked with gold and answer swapped, because it is not symmetric. What it

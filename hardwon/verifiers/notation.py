@@ -53,6 +53,7 @@ REPLACEMENTS = (
 SEPARATORS = (r"\{,\}", r",\\!", r"\{\\,\}", r"\\,", r"\\;", r"\\ ", "~")
 GROUPED = [re.compile(rf"(?<![\d.,}}])[1-9]\d{{0,2}}(?:{s}\d{{3}})+(?!\d|{s}\d)") for s in SEPARATORS]
 COMMA_GROUPED = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?!\d|,\d|\.\d+,\d)|(?<=\$)\d{1,3}(?:,\d{3})+")
+BARE_SET = re.compile(r"^\{([^{}]*,[^{}]*)\}$")  # {1,2} without the backslashes
 REPEATING = re.compile(r"(\d{0,20})\.(\d{0,20})\\(?:overline|bar|dot)\s*\{(\d{1,20})\}")
 WHOLLY_TEXT = re.compile(r"^\\text\s*\{([^{}]*\d[^{}]*)\}$")  # \text{5 cm}: no words, but a quantity
 SCIENTIFIC = re.compile(r"(?<![A-Za-z\d.\\{])(\d+\.?\d*|\.\d+)[eE]([+-]?\d{1,5})(?![\d.A-Za-z(\\])")
@@ -72,6 +73,7 @@ def one_spelling(text: str) -> str:
     text = re.sub(r"(?<![\d}.,])(\d+)\{,\}(\d+)(?!\d|\{,\})", r"\1.\2", text)  # a decimal comma
     text = text.replace("{,}", ",")
     text = WHOLLY_TEXT.sub(r"\1", spaces(REPEATING.sub(repeating, text)).strip())
+    text = BARE_SET.sub(r"\\{\1\\}", text)
     if not text.endswith(".."):
         text = text.removesuffix(".").rstrip()
     return text

@@ -250,8 +250,10 @@ def same_leaf(gold: Leaf, answer: Leaf, judge: Judge) -> bool | None:
         texts = [leaf.text + (r"\%" if leaf.percent else "") for leaf in (gold, answer)]
         return squeezed(texts[0]) == squeezed(texts[1]) or judge(*texts)
     factors = {Fraction(1)}
-    if gold.percent != answer.percent:  # 9\\% for 0.09, and the sign is forgiven: 9\\% for 9
-        factors.add(Fraction(1, 100) if answer.percent else Fraction(100))
+    if gold.percent != answer.percent:  # 9 percent for 0.09, and the sign is forgiven: 9 percent for 9
+        factors = {Fraction(1, 100) if answer.percent else Fraction(100)}
+        if gold.percent or is_at_least_one(answer.number):  # but 0.5 percent is not 1/2
+            factors.add(Fraction(1))
     wanted = scaled(gold.number, scales[0])
     found = [scaled(answer.number, scales[1] * factor) for factor in factors]
     if wanted in found:
@@ -264,6 +266,11 @@ def same_leaf(gold: Leaf, answer: Leaf, judge: Judge) -> bool | None:
         return judge(gold.text, answer.text)
     real = as_rational(wanted)
     return any(abs(real - other) <= half for other in decimals if real is not None and other is not None)
+
+
+def is_at_least_one(number: Number) -> bool:
+    value = as_rational(number)
+    return value is None or abs(value) >= 1
 
 
 def scaled(number: Number, factor: Fraction) -> Number:
