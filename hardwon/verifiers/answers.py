@@ -10,9 +10,10 @@ ANSWER_LINE = re.compile(
     r"\banswer\b(?:[^\n:]{0,60}?\bis\b[ \t*_]*:?|[ \t*_]*:)[ \t*_]*\n?\s{0,20}([^\n]+)", re.IGNORECASE
 )
 BOLD_LINE = re.compile(r"\*\*([^*\n]+)\*\*")
-SENTENCE = re.compile(r"\.\**\s+(?=[A-Z])|[,;]?\s+(?:because|since|which|where|so that)\b")
+SENTENCE = re.compile(r"\.\**\s+(?=[A-Z])|[,;]?(?<!\s)\s+(?:because|since|which|where|so that)\b")
 ENUMERATED = re.compile(r"\(?[A-J][.)]")
 THINKING = "think", "thinking"
+LONGEST_LINE = 4000  # characters of a line that are read (ours)
 LONGEST = 200  # characters of an answer that is kept and voted for (ours)
 
 
@@ -41,12 +42,11 @@ def last_boxed(text: str) -> str | None:
     >>> last_boxed(r"\boxed{6} so \boxed{7")
     ''
     """
-    last = None
-    for last in BOX.finditer(text):
-        pass
-    if last is None:
+    begin = -1
+    for box in BOX.finditer(text):
+        begin = box.end()
+    if begin < 0:
         return None
-    begin = last.end()
     if text[begin : begin + 1] != "{":
         token = re.compile(r"[^\s$*]*").match(text, begin)
         return token.group().rstrip(".,;:") if token else ""
@@ -87,7 +87,7 @@ def last_answer_line(text: str) -> str | None:
 
 def without_comment(line: str) -> str:
     """An answer without emphasis, the marks of mathematics around it, and what explains it."""
-    line = line.strip().strip("*_ ")
+    line = line[:LONGEST_LINE].strip().strip("*_ ")
     in_marks = re.findall(r"(?<!\\)\$+([^$]+)(?<!\\)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", line)
     if len(in_marks) == 1:
         return "".join(in_marks[0]).strip()
@@ -118,8 +118,17 @@ def final_answer(text: str) -> str | None:
     return None
 
 
-def gold_answer(text: str) -> str:
-    """The answer in a data set's column: a solution's last box, or what follows its "####", or all of it."""
+def gold_answer(value: object) -> str:
+    """The answer in a data set's column: a solution's last box, or what follows its "####", or all of it.
+
+    A number column's value is the number as Python writes it (1e-05), a list its elements with commas.
+
+    >>> gold_answer("3 + 4 = 7 #### 7"), gold_answer(1e-5), gold_answer([1, 2])
+    ('7', '1e-05', '1, 2')
+    """
+    if isinstance(value, list | tuple):
+        return ", ".join(map(gold_answer, value))
+    text = value if isinstance(value, str) else str(value)
     text = after_thinking(text) or text
     boxed = last_boxed(text)
     if boxed is not None:

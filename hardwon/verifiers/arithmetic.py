@@ -1,6 +1,8 @@
-r"""Numbers as LaTeX writes them, read exactly: decimals, fractions, mixed numbers, powers, complex numbers.
+r"""Numbers as LaTeX writes them, read exactly: decimals, fractions, mixed numbers, powers, roots, \pi, i.
 
-Only what has one meaning is read; for the rest (roots, \pi, variables, 1/2i) there is None and math-verify.
+A number is a sum of terms c \sqrt{n} \pi^k with n square-free and c rational or complex; such a sum has one
+form only, so two numbers are equal if their terms are. What has another form or two meanings (\sin 1, 1/2i,
+cube roots, variables) is not read: there is None, and math-verify.
 """
 
 from __future__ import annotations
@@ -10,34 +12,42 @@ import re
 from fractions import Fraction
 
 Complex = tuple[Fraction, Fraction]
-"""Real and imaginary part."""
+"""Real and imaginary part of a coefficient."""
+Number = dict[tuple[int, int], Complex]
+"""Coefficients by (n, k), those of the terms c sqrt(n) pi^k; no coefficient is 0."""
 
+ONE = (1, 0)
 TOKEN = re.compile(
     r"(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,5}(?![\d.A-Za-z]))?)"
-    r"|(?P<command>\\(?:frac|sqrt|cdot|times|div)(?![a-zA-Z]))|(?P<sign>[-+*/^(){}i])|(?P<space>\s+)"
+    r"|(?P<command>\\(?:frac|sqrt|cdot|times|div|pi)(?![a-zA-Z]))|(?P<sign>[-+*/^(){}i])|(?P<space>\s+)"
 )
 MIXED = re.compile(r"(\d+)\s+(\d+)/(\d+)")
 MAX_BITS = 40_000
 MAX_DEPTH = 30
+MAX_TERMS = 40
+MAX_RADICAND = 10**9
 TIMES = {"*", "\\cdot", "\\times"}
 OVER = {"/", "\\div"}
+IMPLICIT = {"(", "{", "i", "\\frac", "\\sqrt", "\\pi"}  # what a product may go on with without a sign
 
 
-class Unreadable(Exception):
+class UnreadableError(Exception):
     """Not a number that this reader knows."""
 
 
-def read_number(text: str) -> Complex | None:
+def read_number(text: str) -> Number | None:
     r"""The value, or None.
 
-    >>> read_number(r"1\frac{1}{2}"), read_number("1e-2")[0], read_number("5e"), read_number("9^9^9^9")
-    ((Fraction(3, 2), Fraction(0, 1)), Fraction(1, 100), None, None)
+    >>> read_number(r"1\frac{1}{2}") == rational(Fraction(3, 2)), read_number("5e"), read_number("9^9^9^9")
+    (True, None, None)
+    >>> read_number(r"\frac{2}{\sqrt{8}}") == read_number(r"\frac{\sqrt{2}}{2}")
+    True
     """
     try:
         reader = Reader(MIXED.sub(r"\1\\frac{\2}{\3}", text))
         value = reader.expression()
         return value if reader.peek() == "" else None
-    except (Unreadable, ZeroDivisionError):
+    except (UnreadableError, ZeroDivisionError):
         return None
 
 
@@ -46,12 +56,12 @@ def tokens_of(text: str) -> list[str]:
     while position < len(text):
         match = TOKEN.match(text, position)
         if not match:
-            raise Unreadable
+            raise UnreadableError
         position = match.end()
         if match.lastgroup != "space":
             found.append(match.group())
         elif found and found[-1][-1].isdigit() and text[position : position + 1].isdigit():
-            raise Unreadable  # 6 7
+            raise UnreadableError  # 6 7
     return found
 
 
@@ -72,12 +82,12 @@ class Reader:
 
     def take(self, wanted: str) -> None:
         if self.next() != wanted:
-            raise Unreadable
+            raise UnreadableError
 
-    def expression(self) -> Complex:
+    def expression(self) -> Number:
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise Unreadable
+            raise UnreadableError
         value = self.term()
         while self.peek() in {"+", "-"}:
             minus = self.next() == "-"
@@ -85,15 +95,16 @@ class Reader:
         self.depth -= 1
         return value
 
-    def term(self) -> Complex:
+    def term(self) -> Number:
         if self.peek() in {"+", "-"}:
             minus = self.next() == "-"
             value = self.term_without_sign()
-            return (-value[0], -value[1]) if minus else value
+            return add({}, value, -1) if minus else value
         return self.term_without_sign()
 
-    def term_without_sign(self) -> Complex:
-        value = self.mixed_number() or self.power()
+    def term_without_sign(self) -> Number:
+        mixed = self.mixed_number()
+        value = self.power() if mixed is None else mixed
         divided = False
         while True:
             token = self.peek()
@@ -102,21 +113,21 @@ class Reader:
                 factor = self.signed_power()
                 divided = token in OVER
                 value = bounded(divide(value, factor) if divided else multiply(value, factor))
-            elif token in {"(", "{", "i", "\\frac", "\\sqrt"}:
+            elif token in IMPLICIT:
                 if divided or (token == "\\frac" and self.tokens[self.at - 1][-1].isdigit()):
-                    raise Unreadable  # 1/2i and 2\\frac{3}{2} are read in two ways
+                    raise UnreadableError  # 1/2i and 2\\frac{3}{2} are read in two ways
                 value = bounded(multiply(value, self.power()))
             else:
                 return value
 
-    def signed_power(self) -> Complex:
+    def signed_power(self) -> Number:
         if self.peek() == "-":
             self.next()
             value = self.power()
-            return -value[0], -value[1]
+            return add({}, value, -1)
         return self.power()
 
-    def mixed_number(self) -> Complex | None:
+    def mixed_number(self) -> Number | None:
         r"""1\frac{1}{2} is 3/2, if the fraction is a proper one of whole numbers."""
         part = self.tokens[self.at : self.at + 8]
         if len(part) < 8 or [part[i] for i in (1, 2, 4, 5, 7)] != ["\\frac", "{", "}", "{", "}"]:
@@ -124,9 +135,9 @@ class Reader:
         if not all(part[i].isdigit() for i in (0, 3, 6)) or not 0 < int(part[3]) < int(part[6]):
             return None
         self.at += 8
-        return int(part[0]) + Fraction(int(part[3]), int(part[6])), Fraction(0)
+        return rational(int(part[0]) + Fraction(int(part[3]), int(part[6])))
 
-    def power(self) -> Complex:
+    def power(self) -> Number:
         base = self.atom()
         if self.peek() != "^":
             return base
@@ -135,10 +146,12 @@ class Reader:
         self.at += sign < 0
         return raised(base, sign, self.power())
 
-    def atom(self) -> Complex:
+    def atom(self) -> Number:
         token = self.next()
         if token == "i":
-            return Fraction(0), Fraction(1)
+            return {ONE: (Fraction(0), Fraction(1))}
+        if token == "\\pi":
+            return {(1, 1): (Fraction(1), Fraction(0))}
         if token in {"(", "{"}:
             value = self.expression()
             self.take(")" if token == "(" else "}")
@@ -149,65 +162,125 @@ class Reader:
         if token == "\\sqrt":
             return square_root(self.group())
         if not token[:1].isdigit() and token[:1] != ".":
-            raise Unreadable
-        return bounded((decimal(token), Fraction(0)))
+            raise UnreadableError
+        return bounded(rational(decimal(token)))
 
-    def group(self) -> Complex:
+    def group(self) -> Number:
         if self.peek() != "{":
-            raise Unreadable
+            raise UnreadableError
         return self.atom()
 
 
 def decimal(text: str) -> Fraction:
-    if len(text) > 1500 or abs(int("0" + re.sub(r"^.*[eE][+-]?|^[^eE]*$", "", text))) > 5000:
-        raise Unreadable
+    exponent = re.split("[eE]", text)[1:]
+    if len(text) > 1500 or any(abs(int(digits)) > 5000 for digits in exponent):
+        raise UnreadableError
     return Fraction(text)
 
 
-def bounded(value: Complex) -> Complex:
-    if any(max(abs(part.numerator), part.denominator).bit_length() > MAX_BITS for part in value):
-        raise Unreadable
+def rational(value: Fraction) -> Number:
+    return {ONE: (value, Fraction(0))} if value else {}
+
+
+def as_rational(value: Number) -> Fraction | None:
+    """The number as a fraction; None for one that is irrational or complex."""
+    real, imaginary = value.get(ONE, (Fraction(0), Fraction(0)))
+    return None if imaginary or value.keys() - {ONE} else real
+
+
+def bounded(value: Number) -> Number:
+    parts = [part for coefficient in value.values() for part in coefficient]
+    if len(value) > MAX_TERMS or any(bits(part) > MAX_BITS for part in parts):
+        raise UnreadableError
     return value
 
 
-def add(a: Complex, b: Complex, sign: int) -> Complex:
-    return a[0] + sign * b[0], a[1] + sign * b[1]
+def bits(value: Fraction) -> int:
+    return max(abs(value.numerator), value.denominator).bit_length()
 
 
-def multiply(a: Complex, b: Complex) -> Complex:
-    if not a[1] and not b[1]:
-        return a[0] * b[0], Fraction(0)
-    return a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]
+def add(a: Number, b: Number, sign: int) -> Number:
+    total = dict(a)
+    for term, (real, imaginary) in b.items():
+        before = total.get(term, (Fraction(0), Fraction(0)))
+        total[term] = before[0] + sign * real, before[1] + sign * imaginary
+    return {term: coefficient for term, coefficient in total.items() if any(coefficient)}
 
 
-def divide(a: Complex, b: Complex) -> Complex:
-    size = b[0] * b[0] + b[1] * b[1]
-    re_part, im_part = multiply(a, (b[0], -b[1]))
-    return re_part / size, im_part / size
+def multiply(a: Number, b: Number) -> Number:
+    if len(a) * len(b) > MAX_TERMS:
+        raise UnreadableError
+    total: Number = {}
+    for (n, k), (u, v) in a.items():
+        for (m, j), (x, y) in b.items():
+            # sqrt(n) sqrt(m) is g sqrt(nm/g^2) for the common divisor g of two square-free numbers.
+            g = math.gcd(n, m)
+            term = {(n * m // g**2, k + j): (g * (u * x - v * y), g * (u * y + v * x))}
+            total = add(total, term, 1)
+    return total
 
 
-def raised(base: Complex, sign: int, exponent: Complex) -> Complex:
-    n = sign * int(exponent[0])
-    bits = max(max(abs(part.numerator), part.denominator).bit_length() for part in base)
-    if exponent[1] or sign * exponent[0] != n or abs(n) * bits > MAX_BITS:
-        raise Unreadable
-    if not any(base) and n == 0:
-        raise Unreadable
-    if not base[1]:
-        return base[0] ** n, Fraction(0)
+def divide(a: Number, b: Number) -> Number:
+    if not b:
+        raise ZeroDivisionError
+    if len(b) == 1:
+        (((n, k), (x, y)),) = b.items()
+        size = n * (x * x + y * y)  # 1/(c sqrt n) is conj(c) sqrt n / (n |c|^2)
+        return multiply(a, {(n, -k): (x / size, -y / size)})
+    conjugate = {term: c if term == ONE else (-c[0], -c[1]) for term, c in b.items()}
+    rationalised = multiply(b, conjugate)
+    if len(b) > 2 or set(rationalised) != {ONE}:
+        raise UnreadableError
+    return divide(multiply(a, conjugate), rationalised)
+
+
+def raised(base: Number, sign: int, exponent: Number) -> Number:
+    power = as_rational(exponent)
+    if power is None:
+        raise UnreadableError
+    power *= sign
+    if power.denominator == 2 and power.numerator == 1:
+        return square_root(base)
+    value, n = as_rational(base), int(power)
+    if power != n or (not base and n == 0):
+        raise UnreadableError
+    if value is not None:
+        if abs(n) * bits(value) > MAX_BITS:
+            raise UnreadableError
+        return rational(value**n)
     if abs(n) > 100:
-        raise Unreadable
-    value: Complex = (Fraction(1), Fraction(0))
+        raise UnreadableError
+    product = rational(Fraction(1))
     for _ in range(abs(n)):
-        value = multiply(value, base)
-    return value if n >= 0 else divide((Fraction(1), Fraction(0)), value)
+        product = bounded(multiply(product, base))
+    return product if n >= 0 else divide(rational(Fraction(1)), product)
 
 
-def square_root(value: Complex) -> Complex:
-    """Only where it is rational."""
-    if value[1] or value[0] < 0:
-        raise Unreadable
-    parts = [math.isqrt(n) for n in value[0].as_integer_ratio()]
-    if [n * n for n in parts] != list(value[0].as_integer_ratio()):
-        raise Unreadable
-    return Fraction(*parts), Fraction(0)
+def square_root(value: Number) -> Number:
+    """Of a rational number that is not negative: a sqrt(n) with the squares taken out."""
+    number = as_rational(value)
+    if number is None or number < 0:
+        raise UnreadableError
+    product = number.numerator * number.denominator  # sqrt(p/q) is sqrt(pq)/q
+    outside, inside = without_squares(product)
+    return {(inside, 0): (Fraction(outside, number.denominator), Fraction(0))} if product else {}
+
+
+def without_squares(number: int) -> tuple[int, int]:
+    """(a, n) with number = a^2 n and n square-free.
+
+    >>> without_squares(72), without_squares(10**40)
+    ((6, 2), (100000000000000000000, 1))
+    """
+    root = math.isqrt(number)
+    if root * root == number:
+        return root, 1
+    if number > MAX_RADICAND:
+        raise UnreadableError
+    outside, factor = 1, 2
+    while factor * factor <= number:
+        while number % (factor * factor) == 0:
+            number //= factor * factor
+            outside *= factor
+        factor += 1
+    return outside, number

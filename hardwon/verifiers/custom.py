@@ -14,8 +14,9 @@ from dataclasses import replace
 from typing import Literal
 
 from hardwon.data import Problem, Verdict
-from hardwon.verifiers.answers import final_answer, shortened
+from hardwon.verifiers.answers import final_answer
 from hardwon.verifiers.reward_functions import Response, Reward, judge, load_function
+from hardwon.verifiers.values import canonical_text
 from hardwon.verifiers.worker_pool import Reply, WorkerPool, verdict
 
 THRESHOLD = 1.0  # ours: the score from which an answer counts as correct
@@ -112,7 +113,7 @@ class CustomVerifier:
         responses = [self.response(problem, text) for problem, text in pairs]
         found = self.judged([responses] if self.batched and responses else [[r] for r in responses])
         return [
-            verdict if verdict.answer else replace(verdict, answer=shortened(final_answer(text) or "") or None)
+            verdict if verdict.answer else replace(verdict, answer=canonical_text(final_answer(text) or ""))
             for verdict, (_, text) in zip(found, pairs, strict=True)
         ]
 

@@ -5,12 +5,12 @@ An answer and the gold answer are first put into one spelling (notation.py). The
     text        equal text is equal
     choice      a letter against `B`, `(B)`, `B. 12`: by the letter (words.py)
     words       two answers of words: the same words, case and articles aside; never a formula
-    shape       numbers (exactly), units, lists, sets, pairs, intervals, matrices: element by element (values.py)
+    shape       numbers (exactly), units, lists, sets, pairs, intervals, matrices (values.py)
     formula     what is left: math-verify, and a refutation of what it accepts
 
 Numbers are equal exactly: 0.333333 is not 1/3. A decimal gold answer of six places and five digits or more is
 a rounded number, though. A missing unit is forgiven, and so is a percent sign (9 and 9\% are one answer, and
-0.09 and 9\%); different units are not: 5 cm is not 5 m, 3 kJ is 3000 J.
+0.09 and 9\%, but 0.5\% is not 1/2); different units are not: 5 cm is not 5 m, 3 kJ is 3000 J.
 
 math-verify 0.9 runs with its own time-outs off (they need signals, which a worker thread may not use): run
 `grade` in a WorkerPool. It is never asked with gold and answer swapped, because it is not symmetric. What it
@@ -40,7 +40,7 @@ from math_verify.parser import LatexExtractionConfig
 from sympy import Basic, EmptySet, Eq, Float, Interval, MatrixBase, Set, Tuple, Union
 from sympy.core.relational import Relational
 
-from hardwon.verifiers.answers import final_answer, gold_answer
+from hardwon.verifiers.answers import final_answer, gold_answer, shortened
 from hardwon.verifiers.exact import exactly_equal, fractions
 from hardwon.verifiers.notation import one_spelling, squeezed, without_scientific
 from hardwon.verifiers.units import split_unit
@@ -51,17 +51,21 @@ logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # "time-outs are of
 
 MAX_ANSWER_CHARACTERS = 1000
 INTEGER = re.compile(r"-?[0-9]{1,100}")  # most answers of most data sets; no need to ask anyone
+SMALL_LETTER = re.compile("[a-j]")
+SLOW = re.compile(r"\^[^-+*/,]*\^|\^\s*\{?\s*-?\d{4}|!|\\(?:int|sum|prod|lim|binom)")  # towers, ...
 LATEX = [LatexExtractionConfig(boxed_match_priority=0)]
 
 Grade = dict[str, Any]
 """{"correct": bool, "message": why not, "answer": canonical form or None}"""
 
 
-def grade(gold: str, response: str) -> Grade:
+def grade(gold: object, response: str) -> Grade:
     """Judge a response. For a worker process; may be slow or hang."""
     answer = final_answer(response)
     if not answer:
-        missing = "no \\boxed{} and no 'Answer:' line" if answer is None else "the last box is empty or not closed"
+        missing = (
+            "no \\boxed{} and no 'Answer:' line" if answer is None else "the last box is empty or not closed"
+        )
         return {"correct": False, "message": missing, "answer": None}
     found = grade_answer(gold_answer(gold), answer)
     return {**found, "answer": canonical_answer(answer)}
@@ -93,6 +97,8 @@ def equal(gold: str, answer: str) -> bool | str:
 def equal_choice(gold: str, answer: str) -> bool | str | None:
     """By the letter, if both have one; by what follows it, if only one has. `B` against `x` is no choice."""
     wanted, found = choice_of(gold), choice_of(answer)
+    if wanted and not wanted[1] and SMALL_LETTER.fullmatch(answer):
+        return wanted[0] == answer.upper()
     if wanted and found:
         if wanted[0] != found[0]:
             return False
@@ -145,24 +151,24 @@ def equal_formula(gold: str, answer: str) -> bool | str:
     return refutation(gold, answer, gold_value, answer_value) or True
 
 
-def parses(gold: str) -> bool:
-    """Whether a gold answer is usable: words, a letter, a number, or what math-verify reads as mathematics."""
+def parses(gold: object) -> bool:
+    """Whether a gold answer is usable: words, a letter, a number, or what math-verify can read."""
     text = symbolic(one_spelling(gold_answer(gold)))
     if not text:
         return False
     if choice_of(text) or words_of(text):
         return True
     value = read(text)
-    if isinstance(value, Leaf) and (value.number or value.infinite):
+    if isinstance(value, Leaf) and (value.number is not None or value.infinite):
         return True
     return first_value(parsed(without_scientific(text))) is not None
 
 
 def canonical_answer(answer: str) -> str:
     r"""What a response votes for: one text for `1/2`, `0.5` and `\frac{1}{2}`, of 200 characters at most."""
-    text = symbolic(one_spelling(answer[: 20 * MAX_ANSWER_CHARACTERS]))
-    if len(text) > MAX_ANSWER_CHARACTERS:
-        return canonical(Leaf(text))
+    if len(answer) > MAX_ANSWER_CHARACTERS:
+        return shortened(" ".join(answer.split()))
+    text = symbolic(one_spelling(answer))
     choice = choice_of(text)
     if choice:
         return choice[0]
@@ -171,8 +177,8 @@ def canonical_answer(answer: str) -> str:
 
 
 def canonical_formula(text: str) -> str:
-    """sympy's text of a formula that it can read; sympy may take its time, so not of towers of powers."""
-    if text.count("^") > 3 or " " in text and words_of(text):
+    """sympy's text of a formula that it can read; the text itself where sympy may take its time."""
+    if SLOW.search(text) or words_of(text):
         return squeezed(text)
     value = first_value(parsed(without_scientific(text)))
     try:

@@ -27,6 +27,7 @@ REPLACEMENTS = (
     (r"\\left(?![a-z])\.?|\\right(?![a-z])\.?|\\(?:big|Big|bigg|Bigg)[lr]?(?![a-z])", ""),
     (r"\\[dtc]frac(?![a-z])", r"\\frac"),
     (r"\\(?:displaystyle|limits|mathstrut)(?![a-zA-Z])", ""),
+    (r"\\(?:mathrm|text)\s*\{\s*([ie])\s*\}", r"\1"),
     (r"\\(?:textrm|textbf|textit|textsf|texttt|mathrm|mathbf|mbox|operatorname|emph)(?=\s*\{)", r"\\text"),
     (r"\\(?:leq|leqslant)(?![a-z])", r"\\le"),
     (r"\\(?:geq|geqslant)(?![a-z])", r"\\ge"),
@@ -52,6 +53,9 @@ REPLACEMENTS = (
 SEPARATORS = (r"\{,\}", r",\\!", r"\{\\,\}", r"\\,", r"\\;", r"\\ ", "~")
 GROUPED = [re.compile(rf"(?<![\d.,}}])[1-9]\d{{0,2}}(?:{s}\d{{3}})+(?!\d|{s}\d)") for s in SEPARATORS]
 COMMA_GROUPED = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?!\d|,\d|\.\d+,\d)|(?<=\$)\d{1,3}(?:,\d{3})+")
+BARE_SET = re.compile(r"^\{([^{}]*,[^{}]*)\}$")  # {1,2} without the backslashes
+REPEATING = re.compile(r"(\d{0,20})\.(\d{0,20})\\(?:overline|bar|dot)\s*\{(\d{1,20})\}")
+WHOLLY_TEXT = re.compile(r"^\\text\s*\{([^{}]*\d[^{}]*)\}$")  # \text{5 cm}: no words, but a quantity
 SCIENTIFIC = re.compile(r"(?<![A-Za-z\d.\\{])(\d+\.?\d*|\.\d+)[eE]([+-]?\d{1,5})(?![\d.A-Za-z(\\])")
 
 
@@ -59,7 +63,7 @@ def one_spelling(text: str) -> str:
     """The same mathematics in plain LaTeX.
 
     >>> one_spelling("½ × 10²"), one_spelling(r"$1{,}234$"), one_spelling(r"3{,}14")
-    ('\\\\frac{1}{2} \\\\times  10^{2}', '1234', '3.14')
+    ('\\\\frac{1}{2} \\\\times 10^{2}', '1234', '3.14')
     """
     text = without_dollars(ascii_mathematics(text))
     for pattern, replacement in REPLACEMENTS:
@@ -68,10 +72,18 @@ def one_spelling(text: str) -> str:
         text = grouped.sub(lambda match: re.sub(r"\D", "", match.group()), text)
     text = re.sub(r"(?<![\d}.,])(\d+)\{,\}(\d+)(?!\d|\{,\})", r"\1.\2", text)  # a decimal comma
     text = text.replace("{,}", ",")
-    text = spaces(text).strip()
+    text = WHOLLY_TEXT.sub(r"\1", spaces(REPEATING.sub(repeating, text)).strip())
+    text = BARE_SET.sub(r"\\{\1\\}", text)
     if not text.endswith(".."):
         text = text.removesuffix(".").rstrip()
     return text
+
+
+def repeating(match: re.Match[str]) -> str:
+    r"""0.1\overline{6} as \frac{15}{90}: (16 - 1) / (10 * 9)."""
+    whole, fixed, period = match.groups()
+    above = int(whole + fixed + period) - int(whole + fixed or 0)
+    return f"\\frac{{{above}}}{{{10 ** len(fixed) * (10 ** len(period) - 1)}}}"
 
 
 def ascii_mathematics(text: str) -> str:

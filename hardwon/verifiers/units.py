@@ -11,13 +11,22 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 SHORT_PREFIXES = {"T": 12, "G": 9, "M": 6, "k": 3, "d": -1, "c": -2, "m": -3, "u": -6, "n": -9}
-LONG_PREFIXES = {"tera": 12, "giga": 9, "mega": 6, "kilo": 3, "centi": -2, "milli": -3, "micro": -6, "nano": -9}
+LONG_PREFIXES = {
+    "tera": 12,
+    "giga": 9,
+    "mega": 6,
+    "kilo": 3,
+    "centi": -2,
+    "milli": -3,
+    "micro": -6,
+    "nano": -9,
+}
 METRIC = {  # symbol: names; all take prefixes
     "m": "meter metre", "g": "gram gramme", "J": "joule", "W": "watt", "N": "newton", "Pa": "pascal",
     "Hz": "hertz", "V": "volt", "A": "ampere amp", "L": "liter litre", "eV": "electronvolt", "mol": "mole",
     "cal": "calorie", "K": "kelvin", "C": "coulomb", "s": "second sec", "B": "byte", "ohm": "",
 }  # fmt: skip
-OTHERS = {  # name: (dimension, factor, aliases)
+OTHERS: dict[str, tuple[str, Fraction | int, str]] = {  # name: (dimension, factor, aliases)
     "minute": ("s", 60, "min"), "hour": ("s", 3600, "h hr"), "day": ("s", 86400, ""),
     "week": ("s", 604800, ""), "month": ("month", 1, ""), "year": ("month", 12, "yr"),
     "inch": ("inch", 1, "in inche"), "foot": ("inch", 12, "ft feet"), "yard": ("inch", 36, "yd"),
@@ -38,16 +47,20 @@ HEDGES = {"not", "maybe", "but", "or", "and", "to", "if", "except"}
 WORD_TOKEN = re.compile(r"[A-Za-z]+|/|\^\s*\{?\s*-?\d\s*\}?|\S")
 
 
+def ten_to(power: int) -> Fraction:
+    return Fraction(10**power) if power >= 0 else Fraction(1, 10**-power)
+
+
 def known_units() -> dict[str, tuple[str, Fraction]]:
     """Every symbol and name: its dimension, and how many of the dimension's own unit it is."""
     known: dict[str, tuple[str, Fraction]] = {}
     for symbol, names in METRIC.items():
         for prefix, power in {"": 0, **SHORT_PREFIXES}.items():
-            known[prefix + symbol] = symbol, Fraction(10) ** power
+            known[prefix + symbol] = symbol, ten_to(power)
         for prefix, power in {"": 0, **LONG_PREFIXES}.items():
-            known |= {prefix + name: (symbol, Fraction(10) ** power) for name in names.split()}
+            known |= {prefix + name: (symbol, ten_to(power)) for name in names.split()}
     for name, (dimension, factor, aliases) in OTHERS.items():
-        known |= {alias: (dimension, Fraction(factor)) for alias in (name, *aliases.split())}
+        known |= {alias: (dimension, factor * Fraction(1)) for alias in (name, *aliases.split())}
     for words in QUALIFIERS:
         known |= {word: (f"{word} of {words}", Fraction(1)) for word in words.split()}
     return known
@@ -103,13 +116,13 @@ def read_unit(text: str, *, explicit: bool) -> Unit | None:
         elif word in POWERS:
             power = POWERS[word]
         elif word[0] == "^" or word in POWERED:
-            if last is None:
+            if last is None or word == "^":
                 return None
             again = (POWERED.get(word) or int(re.sub(r"[^\d-]", "", word))) - 1
             powers[last[0]] += last[2] * again
             factor *= last[1] ** (last[2] * again)
         elif word in MAGNITUDES:
-            magnitude *= Fraction(10) ** MAGNITUDES[word]
+            magnitude *= ten_to(MAGNITUDES[word])
         elif (unit := unit_of(token)) and (explicit or len(token) > 1):
             last = unit[0], unit[1], sign * power
             powers[unit[0]] = powers.get(unit[0], 0) + sign * power
@@ -129,7 +142,7 @@ TEMPERATURES = {"C": "celsius", "F": "fahrenheit", "K": "K"}
 
 
 def split_unit(text: str, *, letters: bool = False) -> tuple[str, Unit]:
-    r"""What is measured, and its unit: "7", cm^2 for `7 \text{ cm}^2`. `letters` takes `5 m` for metres too."""
+    r"""What is measured, and its unit: "7", cm^2 for `7 \text{ cm}^2`. With `letters` also `5 m`."""
     if match := re.match(r"\\?\$\s*(?=[\d.\\(-])", text):
         body, unit = split_unit(text[match.end() :])
         return body, unit if unit.dimensions else Unit((("dollar", 1),), magnitude=unit.magnitude)
@@ -139,7 +152,7 @@ def split_unit(text: str, *, letters: bool = False) -> tuple[str, Unit]:
         body, words = text[: match.start()].strip(), text[match.start() :]
         plain = re.sub(r"\\text\s*\{([^{}]*)\}|\\cdot", r" \1 ", words)
         explicit = letters or match.group().startswith("\\text")
-        unit = read_unit(plain, explicit=explicit) if body else None
-        if unit is not None:
-            return body, unit
+        found = read_unit(plain, explicit=explicit) if body else None
+        if found is not None:
+            return body, found
     return text, Unit()

@@ -1,4 +1,4 @@
-r"""The shape of an answer: numbers with units, lists, sets, pairs, intervals, matrices; and when two are equal.
+r"""The shape of an answer: numbers with units, lists, sets, pairs, intervals, matrices; when two are equal.
 
 A shape is read without sympy. What is no number of arithmetic.py is a `Leaf` without a value; two leaves are
 compared by the judge that the caller gives (math-verify). `same` is None where shapes can't be compared.
@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Literal
+from functools import partial
 
-from hardwon.verifiers.answers import shortened
-from hardwon.verifiers.arithmetic import Complex, read_number
+from hardwon.verifiers.answers import LONGEST, shortened
+from hardwon.verifiers.arithmetic import Number, as_rational, read_number
 from hardwon.verifiers.notation import squeezed, without_thousands
 from hardwon.verifiers.units import Unit, split_unit
 
@@ -21,28 +21,30 @@ ROUNDED_PLACES, ROUNDED_DIGITS = 6, 5  # ours
 MAX_DEPTH = 6
 MAX_PAIRS = 40  # comparisons by the judge for two sets
 
+NO_UNIT = Unit()
 Judge = Callable[[str, str], bool | None]
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One number or formula. `number` is None where arithmetic.py can't read it; `places` of a plain decimal."""
+    """One number or formula. `number` is None if arithmetic.py can't read it; `places` if a plain decimal."""
 
     text: str
-    number: Complex | None = None
+    number: Number | None = None
     infinite: int = 0  # sign of an infinity
     places: int | None = None
     digits: int = 0
     percent: bool = False
-    unit: Unit = Unit()
+    unit: Unit = NO_UNIT
 
 
 @dataclass(frozen=True)
 class Bag:
-    r"""Elements in no order: a list with commas, or a set in braces, in which equal elements are one."""
+    r"""Elements in no order: a list with commas, a set in braces (equal elements are one), or a union."""
 
     items: tuple[Value, ...]
     braces: bool
+    union: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,9 @@ class Named:
 
 Value = Leaf | Bag | Ordered | Matrix | Named
 
-BRACES = re.compile(r"\\[{}]|\\begin|\\end|[()\[\]{}]|,|;|\\text\s*\{\s*,?\s*(?:or|and)\s*\}|(?<![A-Za-z\\])(?:or|and)(?![A-Za-z])")
+BRACES = re.compile(
+    r"\\[{}]|\\begin|\\end|[()\[\]{}]|,|;|\\text\s*\{\s*,?\s*(?:or|and)\s*\}|(?<![A-Za-z\\])(?:or|and)(?![A-Za-z])"
+)
 OPENING, CLOSING = {r"\{", r"\begin", "(", "[", "{"}, {r"\}", r"\end", ")", "]", "}"}
 MATRIX = re.compile(r"\\begin\{pmatrix\}(.*)\\end\{pmatrix\}", re.DOTALL)
 NAME = r"[A-Za-z](?:_\{?\w+\}?|')?(?:\(\s*[A-Za-z]\s*\))?|\(\s*[A-Za-z](?:\s*,\s*[A-Za-z])+\s*\)|\\[a-zA-Z]+"
@@ -87,13 +91,12 @@ def read(text: str, *, letters: bool = False, depth: int = 0) -> Value:
     text = text.strip()
     if depth > MAX_DEPTH:
         return Leaf(text)
-    inside = lambda part: read(part, letters=letters, depth=depth + 1)  # noqa: E731
+    inside = partial(read, letters=letters, depth=depth + 1)
     if text == r"\mathbb{R}":
         return Ordered("()", (Leaf(r"-\infty", infinite=-1), Leaf(r"\infty", infinite=1)))
-    if match := MATRIX.fullmatch(text):
-        if "\\begin" not in match[1]:
-            rows = [row for row in match[1].split(r"\\") if row.strip()]
-            return Matrix(tuple(tuple(inside(cell) for cell in row.split("&")) for row in rows))
+    if (match := MATRIX.fullmatch(text)) and "\\begin" not in match[1]:
+        rows = [row for row in match[1].split(r"\\") if row.strip()]
+        return Matrix(tuple(tuple(inside(cell) for cell in row.split("&")) for row in rows))
     brackets, content = bracketed(text)
     if not brackets or ", " in content:
         text, content = without_thousands(text), without_thousands(content)
@@ -106,6 +109,10 @@ def read(text: str, *, letters: bool = False, depth: int = 0) -> Value:
     parts = split(text)
     if len(parts) > 1:
         return Bag(tuple(map(inside, parts)), braces=False)
+    if "\\cup" in text:
+        intervals = [inside(part) for part in re.split(r"\\cup(?![a-z])", text)]
+        alike = all(isinstance(interval, Ordered) for interval in intervals)
+        return Bag(tuple(intervals), braces=False, union=True) if alike else Leaf(text)
     if text.count(r"\pm") == 1:
         return Bag(tuple(inside(text.replace(r"\pm", sign)) for sign in "+-"), braces=False)
     match = NAMED.fullmatch(text)
@@ -115,7 +122,7 @@ def read(text: str, *, letters: bool = False, depth: int = 0) -> Value:
 
 
 def bracketed(text: str) -> tuple[str, str]:
-    r"""The kind of the brackets around all of the text, "()", "[)", "{}", ..., and what is inside; "" if none."""
+    r"""The kind of the brackets around the text, "()", "[)", "{}", ..., and what is inside; "" if none."""
     kinds = {"(": "(", "[": "[", "\\{": "{", ")": ")", "]": "]", "\\}": "}"}
     opening = text[:2] if text[:1] == "\\" else text[:1]
     closing = text[-2:] if text[-2:-1] == "\\" else text[-1:]
@@ -172,9 +179,9 @@ def read_range(text: str) -> Ordered | None:
 
 
 def read_leaf(text: str, letters: bool = False) -> Leaf:
-    body, unit = split_unit(text, letters=letters)
-    without = PERCENT.sub("", body)
-    percent, body = without != body and bool(without), without or body
+    without = PERCENT.sub("", text)
+    percent = without != text and bool(without.strip())
+    body, unit = split_unit(without if percent else text, letters=letters)
     leaf = Leaf(body, percent=percent, unit=unit)
     if match := re.fullmatch(r"([+-]?)\s*\\infty(?![a-z])", body.strip()):
         return replace(leaf, infinite=-1 if match[1] == "-" else 1)
@@ -235,24 +242,39 @@ def same_leaf(gold: Leaf, answer: Leaf, judge: Judge) -> bool | None:
         return False
     scales = gold.unit.scale(answer.unit), answer.unit.scale(gold.unit)
     if gold.infinite or answer.infinite:
-        readable = all(leaf.infinite or leaf.number for leaf in (gold, answer))
+        readable = all(leaf.infinite or leaf.number is not None for leaf in (gold, answer))
         return gold.infinite == answer.infinite if readable else judge(gold.text, answer.text)
     if gold.number is None or answer.number is None:
         if scales[0] != scales[1]:
             return False
         texts = [leaf.text + (r"\%" if leaf.percent else "") for leaf in (gold, answer)]
         return squeezed(texts[0]) == squeezed(texts[1]) or judge(*texts)
-    wanted, found = ([part * scale for part in leaf.number or ()]
-                     for leaf, scale in zip((gold, answer), scales, strict=True))  # fmt: skip
     factors = {Fraction(1)}
-    if gold.percent != answer.percent:  # 9\% for 0.09, and the sign is forgiven: 9\% for 9
-        factors.add(Fraction(1, 100) if answer.percent else Fraction(100))
-    half = Fraction(0)
-    if gold.places and gold.places >= ROUNDED_PLACES and gold.digits >= ROUNDED_DIGITS:
-        half = scales[0] / (2 * 10**gold.places)  # a long decimal in the data is a rounded number
-    return any(
-        all(abs(a - b * factor) <= half for a, b in zip(wanted, found, strict=True)) for factor in factors
-    )
+    if gold.percent != answer.percent:  # 9 percent for 0.09, and the sign is forgiven: 9 percent for 9
+        factors = {Fraction(1, 100) if answer.percent else Fraction(100)}
+        if gold.percent or is_at_least_one(answer.number):  # but 0.5 percent is not 1/2
+            factors.add(Fraction(1))
+    wanted = scaled(gold.number, scales[0])
+    found = [scaled(answer.number, scales[1] * factor) for factor in factors]
+    if wanted in found:
+        return True
+    if not gold.places or gold.places < ROUNDED_PLACES or gold.digits < ROUNDED_DIGITS:
+        return False
+    half = scales[0] / (2 * 10**gold.places)  # a long decimal in the data is a rounded number
+    decimals = [as_rational(number) for number in found]
+    if None in decimals:
+        return judge(gold.text, answer.text)
+    real = as_rational(wanted)
+    return any(abs(real - other) <= half for other in decimals if real is not None and other is not None)
+
+
+def is_at_least_one(number: Number) -> bool:
+    value = as_rational(number)
+    return value is None or abs(value) >= 1
+
+
+def scaled(number: Number, factor: Fraction) -> Number:
+    return {term: (real * factor, imaginary * factor) for term, (real, imaginary) in number.items()}
 
 
 def together(found: Sequence[bool | None]) -> bool | None:
@@ -270,6 +292,8 @@ def same_ordered(gold: Ordered, answer: Ordered, judge: Judge) -> bool | None:
 
 
 def same_bag(gold: Bag, answer: Bag, judge: Judge) -> bool | None:
+    if gold.union or answer.union:
+        return same_union(gold, answer, judge)
     if gold.braces and answer.braces:
         gold, answer = distinct(gold), distinct(answer)
     if len(gold.items) != len(answer.items):
@@ -290,6 +314,14 @@ def same_bag(gold: Bag, answer: Bag, judge: Judge) -> bool | None:
     return True
 
 
+def same_union(gold: Bag, answer: Bag, judge: Judge) -> bool | None:
+    """A union, or inequalities with "or"; others may still be one set: [1,2] and [2,3] is [1,3]."""
+    for bag in (gold, answer):
+        if not bag.union and not all(isinstance(item, Ordered) and item.variable for item in bag.items):
+            return None
+    return same_bag(replace(gold, union=False), replace(answer, union=False), judge) or None
+
+
 def distinct(bag: Bag) -> Bag:
     return replace(bag, items=tuple({canonical(item): item for item in bag.items}.values()))
 
@@ -301,8 +333,9 @@ def same_across(gold: Value, answer: Value, judge: Judge) -> bool | None:
     other = answer if bag is gold else gold
     if bag is not None and isinstance(other, Leaf):
         if len(bag.items) == 1:
-            return same(*(v.items[0] if isinstance(v, Bag) else v for v in (gold, answer)), judge)
-        return False if other.number or other.infinite else None
+            alone = [v.items[0] if isinstance(v, Bag) else v for v in (gold, answer)]
+            return same(alone[0], alone[1], judge)
+        return False if other.number is not None or other.infinite else None
     if bag is not None and isinstance(other, Ordered):
         if bag.braces:
             return False
@@ -316,7 +349,7 @@ def same_across(gold: Value, answer: Value, judge: Judge) -> bool | None:
     if kinds == {Leaf, Ordered} or kinds == {Leaf, Matrix}:
         leaf = gold if isinstance(gold, Leaf) else answer
         assert isinstance(leaf, Leaf)
-        return False if leaf.number or leaf.infinite else None
+        return False if leaf.number is not None or leaf.infinite else None
     return None
 
 
@@ -356,12 +389,18 @@ def written_leaf(leaf: Leaf, formula: Callable[[str], str]) -> str:
     scale = leaf.unit.magnitude * leaf.unit.factor / (100 if leaf.percent else 1)
     if leaf.number is None:
         return (f"{scale}*" if scale != 1 else "") + formula(leaf.text) + names
-    real, imaginary = (part * scale for part in leaf.number)
-    if not imaginary:
-        return written_fraction(real) + names
-    first = written_fraction(real) if real else ""
-    sign = "+" if real and imaginary > 0 else ""
-    return f"{first}{sign}{written_fraction(imaginary)}i{names}"
+    terms = sorted(scaled(leaf.number, scale).items())
+    return ("+".join(written_term(*term) for term in terms) or "0").replace("+-", "-") + names
+
+
+def written_term(term: tuple[int, int], coefficient: tuple[Fraction, Fraction]) -> str:
+    (n, k), (real, imaginary) = term, coefficient
+    parts = [written_fraction(real)] if real else []
+    parts += [written_fraction(imaginary) + "i"] if imaginary else []
+    root = f"*sqrt({n})" if n > 1 else ""
+    pi = (f"*pi^{k}" if k != 1 else "*pi") if k else ""
+    total = "+".join(parts)
+    return (f"({total})" if len(parts) > 1 and (root or pi) else total) + root + pi
 
 
 def written_fraction(value: Fraction) -> str:
@@ -372,7 +411,7 @@ def written_fraction(value: Fraction) -> str:
 
 
 def canonical_text(text: str) -> str | None:
-    """The canonical form for verifiers of plain text: a number by its value, other text without extra spaces."""
+    """The canonical form for verifiers of plain text: a number by its value, other text as it is."""
     text = " ".join(text.split())
-    number = read_number(text)
-    return (canonical(Leaf(text, number)) if number else shortened(text)) or None
+    number = read_number(text) if len(text) <= LONGEST else None
+    return (shortened(text) if number is None else canonical(Leaf(text, number))) or None

@@ -47,7 +47,7 @@ def words_of(text: str) -> list[str] | None:
 
 
 def reads_as_word(text: str) -> bool:
-    """No, Monday, even: not xy, ABC, which may be variables. Two or three small letters are too few to tell."""
+    """No, Monday, even: not xy, ABC, which may be variables. Two small letters are too few to tell."""
     if not text.isascii():
         return len(text) > 1
     few = 2 if text[0].isupper() and text[1:].islower() else 4
@@ -65,7 +65,7 @@ def choice_of(text: str) -> tuple[str, str] | None:
     >>> choice_of("B"), choice_of(r"\text{(B)} 12"), choice_of("B) or C)"), choice_of("B + C")
     (('B', ''), ('B', '12'), None, None)
     """
-    match = CHOICE.fullmatch(unwrapped(text))
+    match = CHOICE.fullmatch(unwrapped(text).rstrip(" ."))
     if not match or ANOTHER.search(match[4]):
         return None
     return (match[1] or match[2] or match[3]).upper(), match[4].strip()

@@ -244,7 +244,7 @@ class _Batch:
 
 
 def verdict(reply: Reply) -> Verdict:
-    """The verdict for what a verifier returned: a bool, a grade, or a dict of correct, score, message, answer.
+    """The verdict for what a verifier returned: a bool, a grade, or a dict (correct, score, message, answer).
 
     A grade is correct from 1 on, unless the dict says otherwise. A verifier that raises, returns anything
     else or NaN, or crashes twice is `error`. An answer whose check ran out of time, or of memory in a fresh

@@ -175,3 +175,9 @@ def test_impossible_options_name_the_nearest_possible_one(options, message):
 def test_an_unknown_split_is_named(task):
     with pytest.raises(ValueError, match="split='valid'"):
         task.problems("valid")
+
+
+def test_the_verdict_carries_the_answer_of_a_complete_last_line_only():
+    found = verify([(PROBLEM, text) for text in ("=12.", "=12", "12.", "=1.\n=1.", "=.")])
+    assert [verdict.answer for verdict in found] == ["12", None, None, None, None]
+    assert verify([(PROBLEM, gold(PROBLEM))])[0].answer == PROBLEM.answer

@@ -201,6 +201,13 @@ def test_the_problem_again_is_no_integral(name):
     assert [v.outcome for v in task.verify(pairs)] == ["wrong", "correct"] * 4
 
 
+def test_the_verdict_carries_what_stands_in_the_tags_after_thinking():
+    task = load("leg_counting")
+    problem = task.problems("train")[0]
+    texts = ["<think><answer>1</answer></think><answer> 7.0 </answer>", "7", "<think><answer>7</answer>"]
+    assert [v.answer for v in task.verify([(problem, text) for text in texts])] == ["7", None, None]
+
+
 def test_partial_credit_is_a_score_and_not_correct():
     task = load("leg_counting")
     problem = task.problems("train")[0]

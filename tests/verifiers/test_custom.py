@@ -35,6 +35,11 @@ def test_both_signatures(name):
     assert brief(verdicts(name, ["it is 2", "it is 3"])) == [("correct", 1.0), ("wrong", 0.0)]
 
 
+def test_a_response_votes_for_its_box_or_answer_line():
+    found = verdicts("trl_accuracy", ["so \\boxed{0.5}", "Answer: 1/2", "Answer: 2", "<think>2", "it is 2"])
+    assert [verdict.answer for verdict in found] == ["1/2", "1/2", "2", None, None]
+
+
 def test_chat_prompts_give_chat_completions():
     assert brief(verdicts("trl_conversational", ["yes", "no"], CHAT)) == [("correct", 1.0), ("wrong", 0.0)]
 

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from math_verify import parse, verify
 
-from hardwon.verifiers.math import grade, grade_answer, parses
-from hardwon.verifiers.worker_pool import WorkerPool, verdict
+from hardwon.verifiers.math import canonical_answer, grade, grade_answer, parses
+from hardwon.verifiers.worker_pool import Reply, WorkerPool, verdict
 
 FALSE_POSITIVES = [  # gold, answer: all are True for math-verify (see the test below)
     ("1/3", "0.333333"),  # it rounds to six decimals
@@ -213,3 +213,40 @@ def test_any_answer_gets_a_verdict(pieces):
 def test_fractions_are_equal_exactly_when_they_are(a, b, c, d):
     found = grade_answer(f"\\frac{{{a}}}{{{b}}}", f"\\frac{{{c}}}{{{d}}}")
     assert found["correct"] == (a * d == b * c)
+
+
+@pytest.mark.parametrize(
+    ("answer", "form"),
+    [
+        ("0.5", "1/2"),
+        ("\\frac{1}{2}", "1/2"),
+        ("x = 1/2", "1/2"),
+        ("½", "1/2"),
+        ("5e-1", "1/2"),
+        ("50\\%", "1/2"),
+        ("\\frac{2}{\\sqrt{8}}", "1/2*sqrt(2)"),
+        ("2+3i", "2+3i"),
+        ("3\\text{ km}", "3000 m"),
+        ("(1, 2)", "(1,2)"),
+        ("2, 1", "1,2"),
+        ("\\text{Does not exist}", "does not exist"),
+        ("\\textbf{(B)}\\ 12", "B"),
+        ("(x+1)^2", "(x + 1)**2"),
+    ],
+)
+def test_canonical_forms(answer, form):
+    assert canonical_answer(answer) == form
+
+
+def test_a_grade_carries_the_answer_and_a_response_without_one_none():
+    assert grade("1/2", "\\boxed{0.7}")["answer"] == "7/10"
+    assert verdict(Reply("done", grade("1/2", "\\boxed{0.5}"))).answer == "1/2"
+    assert verdict(Reply("done", grade("1/2", "a half"))).answer is None
+    assert verdict(Reply("done", grade("1/2", "\\boxed{}"))).answer is None
+    assert len(grade("1/2", "\\boxed{" + "7" * 5000 + "}")["answer"]) == 200
+
+
+def test_a_power_that_no_machine_can_write_costs_nothing_where_the_text_is_equal():
+    assert grade("10^{10^{10}}", "\\boxed{10^{10^{10}}}") == {
+        "correct": True, "message": "", "answer": "10^{10^{10}}"
+    }  # fmt: skip

@@ -10,7 +10,9 @@ LINES = Path(__file__).with_name("verdict_cases.tsv").read_text(encoding="utf-8"
 CASES = [line.split("\t") for line in LINES if line and not line.startswith("#")]
 
 
-@pytest.mark.parametrize(("gold", "response", "right"), [case[1:] for case in CASES], ids=[c[0] for c in CASES])
+@pytest.mark.parametrize(
+    ("gold", "response", "right"), [case[1:] for case in CASES], ids=[c[0] for c in CASES]
+)
 def test_verdict(gold, response, right):
     assert parses(gold)
     found = grade(gold, response)
