@@ -59,9 +59,12 @@ def test_accuracy_is_form_times_reasoning():
     )
 
 
-def test_what_is_correct_has_an_answer_also_where_the_verifier_does_not_say_which():
-    silent = rollout("yes", Verdict("correct"))
-    assert evaluation([silent, SILENT]).answered == ((True, False),)
+def test_where_the_verifier_names_no_answers_their_share_is_not_known():
+    """A correct response without an answer gives it away: a share of answers would be the accuracy again."""
+    unnamed = evaluation([rollout("yes", Verdict("correct")), SILENT])
+    assert set(unnamed.form()) == {"boxed", "truncated"} and "answered" not in unnamed.form_values()
+    metrics = evaluation_metrics(unnamed, unnamed)
+    assert "eval/frac_answered" not in metrics and metrics["eval/frac_boxed"] == 0
 
 
 def test_metrics_have_it_with_intervals():
