@@ -41,6 +41,8 @@ def check(config: SharedSettings, hardware: Hardware | None = None) -> Iterator[
         )
         yield from _guard("gold answers", lambda: check_gold(task, problems))
         yield from _guard("prompts", lambda: check_tokens(config, task))
+        if config.stop:
+            yield from _guard("stop", lambda: check_stop(task, problems, config.stop))
     except (ValueError, ImportError) as error:
         yield Finding("error", "data", str(error))
     finally:
@@ -61,9 +63,13 @@ def _guard(subject: str, findings: Callable[[], Iterator[Finding]]) -> Iterator[
         yield Finding("error", subject, str(error))
 
 
+def spread(problems: list[Problem]) -> list[Problem]:
+    return problems[:: max(len(problems) // GOLD_ANSWERS, 1)][:GOLD_ANSWERS]
+
+
 def check_gold(task: Task, problems: list[Problem]) -> Iterator[Finding]:
     """A spread of gold answers must earn full reward from the task's own verifier."""
-    chosen = problems[:: max(len(problems) // GOLD_ANSWERS, 1)][:GOLD_ANSWERS]
+    chosen = spread(problems)
     try:
         verdicts = task.verify([(p, task.gold(p)) for p in chosen])
     except ValueError as error:  # some tasks know a right answer when they see one, but cannot write it
@@ -80,6 +86,23 @@ def check_gold(task: Task, problems: list[Problem]) -> Iterator[Finding]:
         )
     else:
         yield Finding("ok", "gold answers", f"{len(chosen)} of {len(chosen)} earn full reward")
+
+
+def check_stop(task: Task, problems: list[Problem], stop: Sequence[str]) -> Iterator[Finding]:
+    """A gold answer that holds a stop string is one that no response can give."""
+    try:
+        gold = {problem.id: task.gold(problem) for problem in spread(problems)}
+    except ValueError:  # as in check_gold, which says so
+        return
+    held = [(i, s) for i, response in gold.items() for s in stop if s in response]
+    cut = len({i for i, _ in held})
+    if held:
+        text = (
+            f"{cut} of {len(gold)} gold answers hold a stop string; the first is {held[0][0]}: {held[0][1]!r}"
+        )
+    else:
+        text = f"a response ends at {', '.join(map(repr, stop))}, which no gold answer holds"
+    yield Finding("warning" if held else "ok", "stop", text)
 
 
 def check_sandbox() -> Iterator[Finding]:

@@ -232,7 +232,7 @@ class DynamicSampler:
         judged = [r for g in sampled for r in g.judged]
         return {
             "dynamic_sampling/judged": len(judged),
-            "dynamic_sampling/answered": sum(map(is_answered, judged)),
+            "dynamic_sampling/answered": sum(is_answered(r) or r.verdict.correct for r in judged),
             "dynamic_sampling/rounds": rounds,
             "dynamic_sampling/kept": len(used),
             "dynamic_sampling/dropped": len(dropped),

@@ -103,19 +103,28 @@ class Evaluation:
                 rows[f"majority@{k}"] = self.majority_at_k(k)
         return rows
 
+    @property
+    def names_answers(self) -> bool:
+        """False if a correct response has no answer: then the verifier does not say what it reads as one."""
+        pairs = zip(self.outcomes, self.answered, strict=True)
+        return all(has or o != "correct" for pair in pairs for o, has in zip(*pair, strict=True))
+
     def form_values(self) -> dict[str, np.ndarray]:
-        """Shares of each problem's judged responses: "answered", "boxed" and "truncated"; NaN without any."""
-        return {
-            name: mean_at_k(self._count_judged(getattr(self, name)), self.num_judged_P)
-            for name in ("answered", "boxed", "truncated")
-        }
+        """Shares of each problem's judged responses: "answered", "boxed" and "truncated"; NaN without any.
+
+        "answered" is missing where the verifier does not say what it reads as the answer.
+        """
+        names = ("answered",) * self.names_answers + ("boxed", "truncated")
+        return {name: mean_at_k(self._count_judged(getattr(self, name)), self.num_judged_P) for name in names}
 
     def form(self) -> dict[str, Estimate]:
-        """What the responses have of the wanted form, and how right those with an answer are.
+        """What the responses have of the wanted form, and how right those with an answer are, if it is known.
 
         mean@1 is about "answered" times "accuracy_if_answered": the first is form, the second reasoning.
         """
         shares = {name: estimate(values_P) for name, values_P in self.form_values().items()}
+        if not self.names_answers:
+            return shares
         answered_P = self._count_judged(self.answered)
         return shares | {"accuracy_if_answered": estimate_ratio(self.num_correct_P, answered_P)}
 

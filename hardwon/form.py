@@ -16,8 +16,7 @@ SHOWN = 80  # characters of a right response in a message
 
 
 def is_answered(rollout: Rollout) -> bool:
-    """Whether the verifier found an answer. A correct response has one, also where it is not said."""
-    return rollout.verdict.answer is not None or rollout.verdict.correct
+    return rollout.verdict.answer is not None
 
 
 def is_boxed(rollout: Rollout) -> bool:

@@ -223,9 +223,10 @@ def form_changes(run: RunData) -> list[Change]:
             title,
             forms[0][name],
             forms[1][name],
-            paired(shares[0][name], shares[1][name]) if name in shares[0] else None,
+            paired(shares[0][name], shares[1][name]) if name in shares[0] and name in shares[1] else None,
         )
         for name, title in FORM_ROWS.items()
+        if name in forms[0] and name in forms[1]
     ]
 
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from hardwon.config import build
 from hardwon.data import Problem, Sample, Sampling, Verdict
 from hardwon.evaluate import (
     Evaluation,
@@ -14,6 +15,7 @@ from hardwon.evaluate import (
     compare_seeds,
     evaluate,
     evaluate_and_record,
+    evaluate_both,
     evaluation_metrics,
     load_evaluation,
     stored_evaluations,
@@ -22,6 +24,7 @@ from hardwon.records import read_config
 from hardwon.rollouts import Sampler
 from hardwon.run import Run
 from hardwon.tasks import Task
+from hardwon.workbench import SharedSettings
 
 SAMPLED = Sampling(max_new_tokens=8)
 GREEDY = Sampling(max_new_tokens=8, temperature=0.0)
@@ -163,6 +166,56 @@ def test_comparison_refuses_what_is_not_alike():
         compare(result, replace(result, task="products"))
     with pytest.raises(ValueError, match="greedy and the other sampled"):
         compare(result, replace(result, sampling=GREEDY))
+    cooler = replace(result, sampling=replace(SAMPLED, temperature=0.6, stop=("Q:",)))
+    with pytest.raises(ValueError, match=r"differently \(temperature 1.0 and 0.6, stop \(\) and \('Q:',\)\)"):
+        compare(result, cooler)
+    with pytest.raises(ValueError, match=r"sampled differently.*--allow-different-sampling"):
+        compare_seeds([result, result], [result, cooler])
+
+
+def test_comparison_of_what_sampled_differently_can_be_allowed(tmp_path, capsys, monkeypatch):
+    from hardwon.cli import main
+
+    result = run_script()
+    other = replace(result, sampling=replace(SAMPLED, top_p=0.7))
+    assert compare(result, other, allow_different_sampling=True) == compare(result, result)
+    pairs = compare_seeds([result] * 2, [other] * 2, allow_different_sampling=True)
+    assert pairs.difference == 0
+    files = [tmp_path / name for name in ("a.json", "b.json")]
+    for file, stored in zip(files, (result, other), strict=True):
+        file.write_text(json.dumps(stored.to_dict()))
+    monkeypatch.setattr("sys.argv", ["hardwon", "compare", *map(str, files)])
+    with pytest.raises(SystemExit):
+        main()
+    assert "--allow-different-sampling" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", ["hardwon", "compare", *map(str, files), "--allow-different-sampling"])
+    with pytest.raises(SystemExit) as exit_info:
+        main()
+    said = " ".join(capsys.readouterr().out.split())
+    assert exit_info.value.code == 0 and "sampled differently: top_p 1.0 and 0.7" in said
+
+
+def test_evaluation_samples_as_training_where_nothing_else_is_said():
+    training = {"temperature": 0.9, "top_p": 0.95, "top_k": 50, "max_new_tokens": 300, "stop": ["Q:"]}
+    assert build(SharedSettings, training).eval_sampling == Sampling(300, 0.9, 0.95, 50, ("Q:",))
+    changed = {"eval_temperature": 0.6, "eval_top_p": 0.7, "eval_top_k": 0, "eval_max_new_tokens": 400}
+    config = build(SharedSettings, training, changed)
+    assert config.sampling == Sampling(300, 0.9, 0.95, 50, ("Q:",))
+    assert config.eval_sampling == Sampling(400, 0.6, 0.7, 0, ("Q:",))
+    assert (config.longest_response, build(SharedSettings, training).longest_response) == (400, 300)
+    with pytest.raises(ValueError, match="eval_temperature"):  # the greedy evaluation is made anyway
+        build(SharedSettings, {"eval_temperature": 0})
+    with pytest.raises(ValueError, match=r"stop\.0"):
+        build(SharedSettings, {"stop": [""]})
+
+
+def test_both_evaluations_have_the_settings_of_evaluation():
+    """Greedy takes the longest response and the stop strings; a filter would change nothing there."""
+    sampling = Sampling(9, temperature=0.6, top_p=0.7, top_k=3, stop=("Q:",))
+    config = SimpleNamespace(eval_sampling=sampling, eval_samples=4)
+    found = evaluate_both(SimpleNamespace(sampler=make_sampler(), held_out=PROBLEMS), config)
+    assert found["sampled"].sampling == sampling
+    assert found["greedy"].sampling == Sampling(9, temperature=0.0, stop=("Q:",))
 
 
 def test_summary_has_powers_of_two_and_the_number_of_samples():

@@ -2,19 +2,23 @@
 
 import re
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from io import StringIO
 
 import numpy as np
 import pytest
 from rich.console import Console
-from synthetic_run import GREEDY, make_group, make_run, write_response
+from synthetic_run import GREEDY, SAMPLING, make_group, make_run, write_response
 
 from hardwon import plots
+from hardwon.data import Verdict
 from hardwon.evaluate import evaluation_of
 from hardwon.report import (
     before_after,
     changes,
     examples,
+    form_before_after,
+    form_changes,
     load_run,
     metric_columns,
     run_names,
@@ -78,6 +82,37 @@ def test_before_and_after_are_compared_over_the_same_problems(runs, page):
     text = out.getvalue()
     assert f"{100 * mean.before.value:.1f} [" in text and "…" not in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_form_is_told_apart_from_reasoning(tmp_path):
+    """At first 1 response of 4 has an answer, always right; at last all have one, and half are right."""
+    answered = Verdict("correct", answer="1"), Verdict("wrong", answer="3"), Verdict("wrong")
+    verdicts = {0: [0, 2, 2, 2], 10: [0, 0, 1, 1]}
+    with Run.create(tmp_path / "run", {"algorithm": "da3po"}) as run:
+        for iteration, chosen in verdicts.items():
+            groups = [make_group(np.random.default_rng(i), 0.5, 4, 0, write_response) for i in range(20)]
+            groups = [
+                replace(
+                    g,
+                    rollouts=tuple(
+                        replace(r, verdict=answered[v]) for r, v in zip(g.rollouts, chosen, strict=True)
+                    ),
+                )
+                for g in groups
+            ]
+            result = evaluation_of(groups, task="t", sampling=SAMPLING, seed=0)
+            run.save_evaluation(iteration, "sampled", result.to_dict())
+    rows = {row.measure: row for row in form_changes(load_run(tmp_path / "run"))}
+    assert list(rows) == ["answered", "boxed", "cut off", "if answered"]
+    assert (rows["answered"].before.value, rows["answered"].after.value) == (0.25, 1.0)
+    assert rows["answered"].comparison.difference == 0.75
+    assert (rows["if answered"].before.value, rows["if answered"].after.value) == (1.0, 0.5)
+    assert rows["if answered"].comparison is None  # of other responses, and so not paired
+    page = write_report([tmp_path / "run"]).read_text()
+    assert "Form of the sampled responses" in page and "+75.0 points" in page
+    out = StringIO()
+    Console(file=out, width=80).print(form_before_after(tmp_path / "run"))
+    assert "25.0 [" in out.getvalue() and "+75.0 [" in out.getvalue() and "…" not in out.getvalue()
 
 
 def test_several_runs_are_laid_over_one_another(runs, tmp_path):

@@ -11,6 +11,7 @@ from hardwon.statistics import (
     count_votes,
     effective_problems,
     estimate,
+    estimate_ratio,
     majority_at_k,
     mean_at_k,
     pass_at_k,
@@ -18,6 +19,29 @@ from hardwon.statistics import (
     t_tail,
     wilson_interval,
 )
+
+
+def test_a_ratio_is_of_sums_and_leaves_out_what_has_no_whole():
+    result = estimate_ratio([1, 3, 0], [4, 4, 0])
+    assert (result.value, result.num_problems) == (0.5, 2)
+    # Two problems of two: with chance 1/4 both draws are the first, so that 1/4 and 3/4 are the ends.
+    assert (result.low, result.high) == (0.25, 0.75)
+    # 1 of 1 and 1 of 3: 2/4, where the mean of ratios would be 2/3.
+    assert estimate_ratio([1, 1], [1, 3]).value == 0.5
+    assert np.isnan(estimate_ratio([0], [0]).value)
+
+
+def test_a_ratio_that_all_problems_share_has_an_interval():
+    result = estimate_ratio([2] * 20, [2] * 20)
+    assert (result.low, result.high) == wilson_interval(1.0, 20)
+
+
+def test_a_ratio_of_equal_wholes_is_the_mean():
+    """With the same number of responses each, the interval is the bootstrap's of the mean, up to its luck."""
+    correct = np.random.default_rng(0).integers(0, 5, 60)
+    ratio, mean = estimate_ratio(correct, [4] * 60), estimate(correct / 4)
+    assert ratio.value == pytest.approx(mean.value)
+    assert (ratio.low, ratio.high) == pytest.approx((mean.low, mean.high), abs=0.01)
 
 
 def test_mean_at_k():

@@ -1,6 +1,7 @@
 """The online loop on the embedded model: every recipe, every setting, and what it records."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,10 +13,13 @@ from hardwon.algorithms import resolve
 from hardwon.algorithms.group_policy import mini_batches, prepare, reward_of, shortfall
 from hardwon.algorithms.group_recipes import RECIPES
 from hardwon.algorithms.group_update import make_rows, score, update
-from hardwon.data import Verdict
+from hardwon.data import Sampling, Verdict
+from hardwon.evaluate import load_evaluation, stored_evaluations
+from hardwon.progress import Display
 from hardwon.records import read_metrics as read_all_metrics
 from hardwon.records import read_rollouts
 from hardwon.run import Run
+from hardwon.tasks import chain_arithmetic
 
 # Every prompt is encoded before a run begins: with few of them it begins at once.
 FEW = {"task_options": {"train_size": 64}, "eval_problems": 8}
@@ -258,6 +262,48 @@ def test_a_short_batch_says_what_it_was_short_of():
     assert "prompts_per_iteration=8, and the data has only 5 problems" in (
         shortfall(resolve("grpo", settings), metrics)
     )
+
+
+def test_a_run_in_which_no_response_has_an_answer_says_so(train, monkeypatch):
+    """Two tokens are too few for an answer, and this verifier says what it reads as one."""
+    judge = chain_arithmetic._judge
+
+    def naming(response, answer):
+        verdict = judge(response, answer)
+        return replace(verdict, answer=answer) if verdict.correct else verdict
+
+    monkeypatch.setattr(chain_arithmetic, "_judge", naming)
+    said = []
+    monkeypatch.setattr(Display, "print", lambda self, text: said.append(text))
+    train("da3po", **IMPOSSIBLE)
+    assert "iteration 1: No response of 128 had an answer in the wanted form" in said[1]
+    assert "A right response is, for example" in said[1] and len(said) == 4
+    train("grpo", **{k: v for k, v in IMPOSSIBLE.items() if k != "max_rounds"})  # no filter, so no shortfall
+    assert "iteration 1: No response of 32 had an answer" in said[4]
+    train("grpo")
+    assert len(said) == 6
+    with pytest.raises(
+        RuntimeError, match=r"all wrong.*No response of 128 had an answer.*on_shortfall=train"
+    ):
+        train("da3po", **IMPOSSIBLE, on_shortfall="fail")
+
+
+def test_stop_strings_and_evaluations_own_sampling_in_a_run(train, monkeypatch):
+    """`=4` ends at its full stop, which the verifier does not see; before an update all is as without it."""
+    judge = chain_arithmetic._judge
+    whole = train("da3po")
+    monkeypatch.setattr(chain_arithmetic, "_judge", lambda response, answer: judge(f"{response}.", answer))
+    path = train("da3po", stop=["."], eval_temperature=0.5, eval_max_new_tokens=20)
+    rows, expected = (read_rollouts(p, [1]).to_pandas() for p in (path, whole))
+    key = ["problem_id", "index"]
+    both = rows.merge(expected, on=key, suffixes=("", "_whole"))
+    both = both[~both.truncated_whole & both.text_whole.str.endswith(".")]
+    assert len(both) > 20 and (both.text + "." == both.text_whole).all()
+    assert (both.correct == both.correct_whole).all() and not both.truncated.any()
+    assert (both.length == both.length_whole - 1).all()  # without its EOS, with the full stop
+    assert "." not in "".join(rows.text) and rows.trained.any()
+    stored = load_evaluation(stored_evaluations(path, "sampled")[0])
+    assert stored.sampling == Sampling(20, 0.5, stop=(".",))
 
 
 def test_a_short_batch_can_be_made_to_fail(train):

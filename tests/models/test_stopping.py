@@ -10,6 +10,7 @@ from conftest import make_policy, make_tokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from hardwon.check import check_stop
 from hardwon.data import Problem, Request, Sampling, State, Verdict
 from hardwon.models.generator_hf import HFGenerator
 from hardwon.models.generator_vllm import Completion, Job, VLLMGenerator, make_jobs, run_to_stop
@@ -274,3 +275,16 @@ def test_the_in_process_engine_reads_text_only_for_stop_strings(monkeypatch):
     for reads_text in (False, True):
         VLLMGenerator(make_policy("llama"), reads_text=reads_text)
     assert made == [False, True]
+
+
+def test_check_warns_where_a_gold_answer_holds_a_stop_string():
+    """Of two gold answers one holds the line break, and it is named with its stop string."""
+    problems = [Problem("a", "", "1"), Problem("b", "", "2\n3")]
+    task = Task(
+        "t", problems=lambda split: problems, verify=lambda pairs: [], gold=lambda problem: problem.answer
+    )
+    (found,) = check_stop(task, problems, ["Q:", "\n"])
+    assert found.status == "warning"
+    assert "1 of 2 gold answers hold a stop string; the first is b: '\\n'" in found.text
+    (found,) = check_stop(task, problems, ["Q:"])
+    assert found.status == "ok" and "'Q:'" in found.text

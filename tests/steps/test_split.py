@@ -92,6 +92,17 @@ def test_lines_and_the_end_token():
     assert splitter.ends((EOS,)) == [1]
 
 
+def test_the_tokens_of_a_stop_string_end_the_last_step():
+    """Cut before it, `3\\n=3\\n\\nQ` is `3\\n` and `=3`: the line break and Q are no steps of their own."""
+    splitter = StepSplitter(TOKENIZER, split_lines, stop=["\n\n4"])
+    ids = ids_of("3\n=3\n\n4", False)
+    assert splitter.ends(ids) == [2, len(ids)]
+    assert StepSplitter(TOKENIZER, split_lines).ends(ids)[:2] == [2, 5]
+    assert splitter.ends(ids_of("\n\n4", False)) == [3]  # nothing was said before it
+    # A prefix that holds its beginning is cut as ever: it may go on in another way.
+    assert splitter.ends(ids_of("3\n=3\n", False)) == [2, 5]
+
+
 def test_boundary_inside_a_token_moves_to_its_end():
     # "ab" ".\n\n4" "ab": the lines are "ab.\n", "\n" and "4ab". Both boundaries lie in the second token, so
     # they become one, at its end.

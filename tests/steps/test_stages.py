@@ -124,6 +124,19 @@ def test_first_steps_are_the_candidates(ids, splitter):
     assert [tuple(a["ids"]) for a in record["actions"]] == [ids("2\n", finished=False), ids("=1.")]
 
 
+def test_a_stop_string_that_begins_in_the_prefix_ends_the_step(policy, ids):
+    """From the state `4\\n`, `=` completes the stop string `\\n=`: a terminal step of one token."""
+    splitter = StepSplitter(policy.tokenizer, split_lines, stop=["\n="])
+    prefix, end = ids("4\n", finished=False), ids("=", finished=False)
+    record = record_of(
+        group_of(prefix, rollout(end, "wrong"), rollout(ids("2\n=", finished=False))), splitter, 8
+    )
+    assert [(tuple(a["ids"]), a["terminal"]) for a in record["actions"]] == [
+        (end, True),
+        (ids("2\n=", finished=False), True),
+    ]
+
+
 def test_a_response_over_the_limit_is_wrong(ids, splitter):
     # Prefix 2 tokens and completion 4 are 6: within a limit of 6, over one of 5.
     group = group_of(ids("4\n", finished=False), rollout(ids("=1.")))
