@@ -86,6 +86,10 @@ class Offline:
             progress=self.progress("collect"),
         )
 
+    def keep_prompts(self, problems: Sequence[Problem]) -> None:
+        """Store with the run what further problems ask (hardwon.stored_prompts)."""
+        self.bench.prompts.keep(self.run.path / PROMPTS, problems)
+
     def validate(self) -> Validation:
         """Accuracy on validation problems. It has fallen when it is below the best by half its interval."""
         self.bench.generator.load_weights(self.bench.policy)
