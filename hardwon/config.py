@@ -87,6 +87,11 @@ class PromptSettings(Settings):
         default_factory=list, description="worked examples (prompt, response): a list, or a file of rows"
     )
 
+    @field_validator("prompt_template", mode="before")
+    @classmethod
+    def _null_is_none(cls, value: Any) -> Any:
+        return "none" if value is None else value
+
     @field_validator("prompt_template", "eval_prompt_template")
     @classmethod
     def _read_template(cls, value: str | None) -> str | None:

@@ -58,10 +58,10 @@ class StoredPrompts:
         self.load(path)
 
         def complete() -> None:
-            missing = [p for p in problems if problem_key(p) not in self._ids]
+            wanted = {problem_key(problem): problem for problem in problems}
+            missing = {key: problem for key, problem in wanted.items() if key not in self._ids}
             if missing:
-                added = {problem_key(p): (p.id, np.array(self._render(p), np.int32)) for p in missing}
-                _write(path, added)
+                _write(path, {key: (p.id, np.array(self._render(p), np.int32)) for key, p in missing.items()})
 
         on_main(complete)
         self.load(path)

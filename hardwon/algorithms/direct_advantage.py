@@ -295,7 +295,9 @@ def critic_stage(repetition: Repetition, labelled: Sequence[Labelled]) -> Critic
         held_out = examples_of([e for e in labelled if e.state.problem.id in validation], encode)
         examples = examples_of([e for e in labelled if e.state.problem.id not in validation], encode)
         if config.critic_data is not None:
-            examples = read_outside_labels(config.critic_data, offline.bench.policy, encode)
+            examples = read_outside_labels(
+                config.critic_data, offline.bench.policy, encode, offline.keep_prompts
+            )
         fit = critic_fit(
             f"critic-{repetition.number}",
             critic_model(repetition, initial_critic(repetition)),

@@ -27,8 +27,13 @@ from hardwon.models.templates import compile_template, render, used_names
 
 Chat = Literal[True, False, "auto"]
 
+# Signs of a form, and not of a question about boxed lunches or about an answer.
 ASKS_FOR_FORM = re.compile(
-    r"boxed\b|</?answer>|####|\banswer\s*:|\bfinal answer is\b|^\s*(?:a|solution)\s*:\s*\Z", re.I | re.M
+    r"""\\f?box|boxed\s*\{|\bboxed\s+(?:answer|result|form)|\b(?:answer|result)\b[^.?!\n]{0,40}\bboxed\b
+    |</?answer>|\#\#\#\#|\banswer\s*:
+    |["'`*]\s*(?:so\s+|therefore,?\s+)?the\ (?:final\ )?answer\ is\b|\bfinal\ answer\ is\s*[:<\[({$]
+    |^\s*(?:a|solution)\s*:\s*\Z""",
+    re.IGNORECASE | re.MULTILINE | re.VERBOSE,
 )
 CHOICE_LINES = re.compile(r"^\s*\(?A\s*[).:].*^\s*\(?B\s*[).:]", re.M | re.S)
 CHOICE_COLUMNS = ("choices", "options")

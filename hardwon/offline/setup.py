@@ -93,6 +93,10 @@ class Offline:
             progress=self.progress("collect"),
         )
 
+    def keep_prompts(self, problems: Sequence[Problem]) -> None:
+        """Store with the run what further problems ask (hardwon.stored_prompts)."""
+        self.bench.prompts.keep(self.run.path / PROMPTS, problems)
+
     def validate(self) -> Validation:
         """Accuracy on validation problems, sampled as in evaluation: by that a model is chosen and reported.
 

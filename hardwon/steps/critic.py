@@ -167,10 +167,13 @@ def check_better_than_constant(figures: dict[str, Any], *, required: bool) -> No
         )
 
 
-def read_outside_labels(path: str, policy: Policy, encode: Encode) -> list[Example]:
+def read_outside_labels(
+    path: str, policy: Policy, encode: Encode, keep: Callable[[Sequence[Problem]], None] | None = None
+) -> list[Example]:
     """Others' labelled solutions as examples: .parquet, or .jsonl of TRL's or Math-Shepherd's format.
 
-    Their text is encoded once, as a whole, and cut as in hardwon.steps.split. ValueError for another format.
+    Their text is encoded once, as a whole, and cut as in hardwon.steps.split. `keep` stores the prompts of
+    their problems with the run. ValueError for another format.
     """
     file = Path(path)
     if file.suffix == ".parquet":
@@ -180,12 +183,18 @@ def read_outside_labels(path: str, policy: Policy, encode: Encode) -> list[Examp
         solutions = [from_trl(row) if "completions" in row else from_math_shepherd(row) for row in rows]
     else:
         raise ValueError(f"critic_data={path!r}: give a .parquet or .jsonl file")
+    if keep:
+        keep([_outside_problem(solution) for solution in solutions])
     return [example for solution in solutions for example in _outside(solution, policy, encode)]
+
+
+def _outside_problem(solution: JudgedSolution) -> Problem:
+    return Problem("outside", solution.prompt, "")
 
 
 def _outside(solution: JudgedSolution, policy: Policy, encode: Encode) -> list[Example]:
     """The state after each labelled step but the last, whose outcome is no state."""
-    prompt_ids = encode(Problem("outside", solution.prompt, ""))
+    prompt_ids = encode(_outside_problem(solution))
     text = "".join(solution.steps)
     ids = tuple(policy.tokenizer(text, add_special_tokens=False)["input_ids"])
     ends = StepSplitter(policy.tokenizer, lambda _: list(solution.steps)).ends(ids)

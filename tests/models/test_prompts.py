@@ -172,7 +172,13 @@ def test_a_prompt_that_waits_for_its_answer_stays_as_it_is(prompt):
 
 
 @pytest.mark.parametrize(
-    "prompt", ["Give your answer as a fraction.", "A box holds 3 toys.", "Points A: and B"]
+    "prompt",
+    [
+        "Give your answer as a fraction.",
+        "Tom buys 3 boxed lunches. How many boxes hold them?",
+        "The final answer is 12. What was the first number?",
+        "Points A: and B",
+    ],
 )
 def test_ordinary_questions_do_not_look_like_instructions(prompt):
     assert BOX in text(Problem("p", prompt, "7"), template=PROMPT_TEMPLATE)

@@ -422,9 +422,12 @@ def test_critic_data_of_others(tmp_path, policy, ids):
     def encode(problem):
         return ids(problem.prompt, finished=False)
 
+    kept = []
     from_trl, from_parquet = (
-        read_outside_labels(str(tmp_path / name), policy, encode) for name in ("trl.jsonl", "steps.parquet")
+        read_outside_labels(str(tmp_path / name), policy, encode, kept.extend)
+        for name in ("trl.jsonl", "steps.parquet")
     )
+    assert [problem.prompt for problem in kept] == ["3+8-2", "3+8-2"]
     states = [ids("3+8-211\n", finished=False), ids("3+8-211\n9\n", finished=False)]
     assert [e.ids for e in from_trl] == [e.ids for e in from_parquet] == states
     assert [(e.correct, e.judged, e.depth) for e in from_parquet] == [(12, 16, 1), (3, 16, 2)]
