@@ -53,7 +53,9 @@ def evaluate_command(model: str, given: Mapping[str, Any], out: Path | None, con
     else:
         layers.append({"model": model})
     for setting in idle(SharedSettings, merged(*layers), given):
-        raise ValueError(f"{setting.key} does nothing with {setting.now}: it acts with {setting.acts}")
+        raise ValueError(
+            f"{setting.key}={given[setting.key]} does nothing with {setting.now}: it acts with {setting.acts}"
+        )
     config = build(SharedSettings, *layers, given)
     bench = open_workbench(config)
     try:

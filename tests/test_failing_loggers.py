@@ -54,7 +54,10 @@ def test_wandb_without_a_network_ends_nothing(tmp_path, monkeypatch, caplog, bro
     wandb = FakeWandb(broken)
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     monkeypatch.setattr(run, "_check_sinks", lambda tensorboard, wandb: ["wandb"])
-    with caplog.at_level(logging.WARNING, "hardwon"), Run.create(tmp_path / "run", CONFIG, wandb=True) as held:
+    with (
+        caplog.at_level(logging.WARNING, "hardwon"),
+        Run.create(tmp_path / "run", CONFIG, wandb=True) as held,
+    ):
         for iteration in range(3):
             held.log(iteration, {"reward": float(iteration)})
     assert wandb.calls == calls

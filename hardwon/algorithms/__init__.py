@@ -91,6 +91,10 @@ def check_used(name: str, below: Mapping[str, Any], layer: Mapping[str, Any]) ->
         if having and key not in config.model_fields:
             raise ValueError(f"{key}={value}: {name} has no such setting; these have: {', '.join(having)}")
     for key, acts, now in idle(config, below, layer):
-        having = [n for n, a in ALGORITHMS.items() if not idle(a.config, a.settings, {key: layer[key]})]
-        also = f" (as {', '.join(having)} have it)" if having and name not in having else ""
+        having = [
+            n
+            for n, a in ALGORITHMS.items()
+            if key in a.config.model_fields and not idle(a.config, a.settings, {key: layer[key]})
+        ]
+        also = f". These have that: {', '.join(having)}" if having and name not in having else ""
         raise ValueError(f"{key}={layer[key]} does nothing in {name} with {now}: it acts with {acts}{also}")

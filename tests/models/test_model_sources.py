@@ -103,9 +103,10 @@ def test_adapters_of_adapters_are_merged_from_the_inside(run, tmp_path):
 
 def test_an_adapter_names_a_packaged_base_by_its_name(run):
     """A path would lead nowhere on another machine."""
-    assert json.loads((run / "model/adapter/adapter_config.json").read_text())[
-        "base_model_name_or_path"
-    ] == "embedded"
+    assert (
+        json.loads((run / "model/adapter/adapter_config.json").read_text())["base_model_name_or_path"]
+        == "embedded"
+    )
 
 
 def test_an_adapter_of_another_tool_with_a_tokenizer_of_its_own(run, tmp_path):
@@ -180,9 +181,15 @@ def test_an_offline_run_that_was_stopped_after_a_repetition_has_that_policy(run,
 # ------------------------------------------------------------------------------------- what is none
 
 
-def adapter(path, **config):
+def adapter(path, base=None, **config):
     path.mkdir(parents=True)
+    config |= {"base_model_name_or_path": base}
     (path / "adapter_config.json").write_text(json.dumps(config))
+    return path
+
+
+def copy_below(path):
+    shutil.copytree(packaged_path("embedded"), path / "inner")
     return path
 
 
@@ -190,15 +197,18 @@ def adapter(path, **config):
     ("make", "message"),
     [
         (lambda p: p.mkdir() or p, "holds no model: .* It holds nothing"),
-        (lambda p: shutil.copytree(packaged_path("embedded"), p / "inner").parent, "It holds inner; did you mean .*inner"),
-        (lambda p: adapter(p), "adapter that does not say of which model: write base_model_name_or_path"),
-        (lambda p: adapter(p, base_model_name_or_path=str(p)), "is an adapter of itself"),
-        (lambda p: adapter(p, base_model_name_or_path="embeded"), "its base is not here.*did you mean 'embedded'.*Correct base_model_name_or_path"),
-        (lambda p: adapter(p, base_model_name_or_path="/gone/model"), "its base is not here: model=/gone/model does not exist"),
-        (lambda p: adapter(p, base_model_name_or_path="embedded"), "cannot be merged into its base"),
-        (lambda p: adapter(p, base_model_name_or_path="embedded", peft_type="NONE"), "cannot be merged into its base"),
+        (copy_below, "It holds inner; did you mean .*inner"),
+        (adapter, "adapter that does not say of which model: write base_model_name_or_path"),
+        (lambda p: adapter(p, str(p)), "is an adapter of itself"),
+        (
+            lambda p: adapter(p, "embeded"),
+            "base is not here.*did you mean 'embedded'.*Correct base_model",
+        ),
+        (lambda p: adapter(p, "/gone/model"), "its base is not here: model=/gone/model does not exist"),
+        (lambda p: adapter(p, "embedded"), "cannot be merged into its base"),
+        (lambda p: adapter(p, "embedded", peft_type="NONE"), "cannot be merged into its base"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_model_is_named_with_what_was_found(tmp_path, make, message):
     path = make(tmp_path / "m")
     with pytest.raises(ValueError, match=message):
@@ -215,8 +225,8 @@ def test_an_adapter_of_another_architecture_is_refused(run, tmp_path):
     """Its weights are for layers of 96; these are of 32."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    base = LlamaForCausalLM(LlamaConfig(vocab_size=100, hidden_size=32, intermediate_size=64,
-                                        num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2))  # fmt: skip
+    sizes = {"vocab_size": 100, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    base = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=2, num_key_value_heads=2))
     base.save_pretrained(tmp_path / "base")
     Policy.load("embedded", device="cpu").tokenizer.save_pretrained(tmp_path / "base")
     other = shutil.copytree(run / "model/adapter", tmp_path / "other")
