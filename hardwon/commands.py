@@ -28,7 +28,7 @@ from hardwon.models.paths import PACKAGED, origin_of, trained_model
 from hardwon.plan import Finding, plan
 from hardwon.plan_tables import print_plan
 from hardwon.records import CONFIG, read_config
-from hardwon.workbench import SharedSettings, open_workbench
+from hardwon.workbench import SharedSettings, open_workbench, within_context
 
 # What every method has and only training reads.
 NOT_OF_EVALUATION = {
@@ -56,7 +56,8 @@ def evaluate_command(model: str, given: Mapping[str, Any], out: Path | None, con
         raise ValueError(
             f"{setting.key}={given[setting.key]} does nothing with {setting.now}: it acts with {setting.acts}"
         )
-    config = build(SharedSettings, *layers, given)
+    fitted = within_context(SharedSettings, merged(*layers, given))
+    config = build(SharedSettings, fitted, *layers, given)
     bench = open_workbench(config)
     try:
         with console.status(f"{len(bench.held_out)} held-out problems, {config.eval_samples} responses each"):

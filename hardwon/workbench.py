@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from hardwon.models.generator import Generator
 from hardwon.models.generator_hf import HFGenerator
 from hardwon.models.generator_vllm import VLLMGenerator
 from hardwon.models.parallel import shard, whole_copy, world
+from hardwon.models.paths import context_of
 from hardwon.models.policy import Dtype, Policy
 from hardwon.models.tokens import encode_prompt, load_tokenizer
 from hardwon.rollouts import Reward, Sampler, outcome_reward, score_reward
@@ -35,6 +36,23 @@ class SharedSettings(ModelSettings, TaskSettings, SamplingSettings, RunSettings,
     @property
     def sampling(self) -> Sampling:
         return Sampling(self.max_new_tokens, self.temperature, self.top_p, self.top_k)
+
+
+def within_context(kind: type[SharedSettings], values: Mapping[str, Any]) -> dict[str, Any]:
+    """A default for max_new_tokens that leaves the longest prompt its room in the context of a local model.
+
+    Nothing where the context is not known, or where what `values` and the defaults say fits. The response has
+    half of the context at least: prompts seldom are as long as they may be.
+    """
+    context = context_of(values.get("model"))
+    prompt, response = (
+        values.get(key, kind.model_fields[key].default) for key in ("max_prompt_tokens", "max_new_tokens")
+    )
+    if context is None or not isinstance(prompt, int) or not isinstance(response, int):
+        return {}
+    if prompt + response <= context:
+        return {}
+    return {"max_new_tokens": min(response, max(context - prompt, context // 2, 1))}
 
 
 @dataclass(frozen=True)

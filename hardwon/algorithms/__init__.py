@@ -11,7 +11,7 @@ from hardwon.algorithms import direct_advantage, dpo, group_policy, ppo, sft
 from hardwon.algorithms.group_recipes import RECIPES
 from hardwon.config import build, idle, merged, nearest
 from hardwon.models.paths import PACKAGED, origin_of
-from hardwon.workbench import SharedSettings
+from hardwon.workbench import SharedSettings, within_context
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,7 @@ def resolve(name: str, *layers: Mapping[str, Any]) -> SharedSettings:
     origin = origin_of(model)
     packaged = [PACKAGED[origin], algorithm.embedded] if origin else []
     below = [{"algorithm": name}, algorithm.settings, *packaged]
+    below.append(within_context(algorithm.config, merged({"model": model}, *below, *given)))
     for number, layer in enumerate(given):
         if "algorithm" not in layer:
             check_used(name, merged(*below, *given[:number]), layer)

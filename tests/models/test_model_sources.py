@@ -90,7 +90,26 @@ def test_another_small_model_does_not_get_them(tmp_path):
     config = json.loads((model / "config.json").read_text())
     del config["hardwon_origin"]
     (model / "config.json").write_text(json.dumps(config))
-    assert resolve("sft", {"model": str(model), "task": "math"}).max_new_tokens == 2048
+    settings = {"model": str(model), "task": "math"}
+    assert resolve("da3po", settings).model_dump() | {"max_new_tokens": 20480, "overlong_buffer": 4096} == (
+        resolve("da3po", {**settings, "model": "org/some-model"}).model_dump() | {"model": str(model)}
+    )
+
+
+def test_responses_end_where_the_models_context_does(tmp_path):
+    """The packaged model's context is 1024; 2048 + 20480 are the published lengths."""
+    model = shutil.copytree(packaged_path("embedded"), tmp_path / "other")
+    config = json.loads((model / "config.json").read_text())
+    del config["hardwon_origin"]
+    (model / "config.json").write_text(json.dumps(config))
+    at = {"model": str(model), "task": "math"}
+    assert resolve("dapo", at).max_new_tokens == 1024 // 2
+    assert resolve("dapo", at).overlong_buffer == 512 // 5
+    assert resolve("sft", at, {"max_prompt_tokens": 100}).max_new_tokens == 1024 - 100
+    assert resolve("ppo", at, {"max_new_tokens": 5000}).max_new_tokens == 5000  # given: the prompts decide
+    assert resolve("dapo", {"max_prompt_tokens": 1000}).max_new_tokens == 40  # never longer than the default
+    (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 32768}))
+    assert resolve("dapo", at).max_new_tokens == 20480
 
 
 def test_adapters_of_adapters_are_merged_from_the_inside(run, tmp_path):
