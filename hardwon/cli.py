@@ -138,14 +138,14 @@ def finish(path: Path, model: Path) -> None:
     """Say where the model lies and what changed, and write the report; its failure is not the run's."""
     from hardwon.report import before_after, form_before_after, write_report
 
-    console.print(f"model    {model}", highlight=False)
     try:
+        console.print(f"model    {model}", highlight=False)
         report = write_report([path])
         console.print(before_after(path), form_before_after(path), sep="\n\n")
         console.print(f"report   {report}\nplots    {report.parent / 'plots'}", highlight=False)
     except Exception as error:  # of many kinds: the disk, fonts, damaged files
-        text = "The model is trained, but its report could not be written: %s. Try: hardwon report %s"
-        log.warning(text, error, path)
+        text = "%s is trained, but its report could not be written: %s. Write it with: hardwon report %s"
+        log.warning(text, model, error, path)
 
 
 @app.command()

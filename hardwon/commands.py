@@ -31,7 +31,7 @@ from hardwon.plan import Finding, plan
 from hardwon.plan_tables import print_plan
 from hardwon.records import CONFIG, read_config
 from hardwon.stored_prompts import PROMPTS
-from hardwon.workbench import SharedSettings, open_workbench
+from hardwon.workbench import SharedSettings, open_workbench, within_context
 
 FORM_ROWS = {
     "answered": "with an answer in the wanted form",
@@ -64,8 +64,11 @@ def evaluate_command(model: str, given: Mapping[str, Any], out: Path | None, con
     else:
         layers.append({"model": model})
     for setting in idle(SharedSettings, merged(*layers), given):
-        raise ValueError(f"{setting.key} does nothing with {setting.now}: it acts with {setting.acts}")
-    config = build(SharedSettings, *layers, given)
+        raise ValueError(
+            f"{setting.key}={given[setting.key]} does nothing with {setting.now}: it acts with {setting.acts}"
+        )
+    fitted = within_context(SharedSettings, merged(*layers, given))
+    config = build(SharedSettings, fitted, *layers, given)
     bench = open_workbench(config)
     if is_run and not given.keys() & PROMPT_SHAPING:
         bench.prompts.load(Path(model) / PROMPTS)

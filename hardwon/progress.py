@@ -67,11 +67,12 @@ class Display:
             self._last_line = now
             spent = now - self.started
             left = spent / max(done - self.first, 1) * (self.total - done)
-            self.console.print(f"{self.title} {done}/{self.total}  {text}  {spent:.0f} s, ETA {left:.0f} s")
+            self.print(f"{self.title} {done}/{self.total}  {text}  {spent:.0f} s, ETA {left:.0f} s")
 
     def print(self, text: str) -> None:
-        """A line that stays, above the live one."""
-        self._progress.console.print(text, highlight=False)
+        """A line that stays, above the live one. A log file on a full disk loses it, and nothing else."""
+        with contextlib.suppress(OSError):
+            self.console.print(text, highlight=False)
 
 
 @contextlib.contextmanager

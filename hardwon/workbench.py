@@ -23,6 +23,7 @@ from hardwon.models.generator import Generator
 from hardwon.models.generator_hf import HFGenerator
 from hardwon.models.generator_vllm import VLLMGenerator
 from hardwon.models.parallel import shard, whole_copy, world
+from hardwon.models.paths import context_of
 from hardwon.models.policy import Dtype, Policy
 from hardwon.models.prompts import PromptForm, encode_prompt
 from hardwon.models.tokens import load_tokenizer
@@ -53,6 +54,23 @@ class SharedSettings(
     def longest_response(self) -> int:
         """Tokens of a response in training or evaluation, at most."""
         return max(self.max_new_tokens, self.eval_max_new_tokens or 0)
+
+
+def within_context(kind: type[SharedSettings], values: Mapping[str, Any]) -> dict[str, Any]:
+    """A default for max_new_tokens that leaves the longest prompt its room in the context of a local model.
+
+    Nothing where the context is not known, or where what `values` and the defaults say fits. The response has
+    half of the context at least: prompts seldom are as long as they may be.
+    """
+    context = context_of(values.get("model"))
+    prompt, response = (
+        values.get(key, kind.model_fields[key].default) for key in ("max_prompt_tokens", "max_new_tokens")
+    )
+    if context is None or not isinstance(prompt, int) or not isinstance(response, int):
+        return {}
+    if prompt + response <= context:
+        return {}
+    return {"max_new_tokens": min(response, max(context - prompt, context // 2, 1))}
 
 
 @dataclass(frozen=True)

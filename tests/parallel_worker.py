@@ -32,7 +32,6 @@ from hardwon.workbench import resolve_dtype
 COMMON = {
     "device": "cpu",
     "max_new_tokens": 24,
-    "overlong_buffer": 4,
     "group_size": 4,
     "max_grad_norm": 100.0,
 }

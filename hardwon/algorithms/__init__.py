@@ -11,7 +11,7 @@ from hardwon.algorithms import direct_advantage, dpo, group_policy, ppo, sft
 from hardwon.algorithms.group_recipes import RECIPES
 from hardwon.config import build, idle, merged, nearest
 from hardwon.models.paths import PACKAGED, origin_of
-from hardwon.workbench import SharedSettings
+from hardwon.workbench import SharedSettings, within_context
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,7 @@ def resolve(name: str, *layers: Mapping[str, Any]) -> SharedSettings:
     origin = origin_of(model)
     packaged = [PACKAGED[origin], algorithm.embedded] if origin else []
     below = [{"algorithm": name}, algorithm.settings, *packaged]
+    below.append(within_context(algorithm.config, merged({"model": model}, *below, *given)))
     for number, layer in enumerate(given):
         if "algorithm" not in layer:
             check_used(name, merged(*below, *given[:number]), layer)
@@ -91,6 +92,10 @@ def check_used(name: str, below: Mapping[str, Any], layer: Mapping[str, Any]) ->
         if having and key not in config.model_fields:
             raise ValueError(f"{key}={value}: {name} has no such setting; these have: {', '.join(having)}")
     for key, acts, now in idle(config, below, layer):
-        having = [n for n, a in ALGORITHMS.items() if not idle(a.config, a.settings, {key: layer[key]})]
-        also = f" (as {', '.join(having)} have it)" if having and name not in having else ""
+        having = [
+            n
+            for n, a in ALGORITHMS.items()
+            if key in a.config.model_fields and not idle(a.config, a.settings, {key: layer[key]})
+        ]
+        also = f". These have that: {', '.join(having)}" if having and name not in having else ""
         raise ValueError(f"{key}={layer[key]} does nothing in {name} with {now}: it acts with {acts}{also}")

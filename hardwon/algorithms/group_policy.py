@@ -130,6 +130,7 @@ class Config(SharedSettings, OptimizerSettings, OnlineSettings):
                 "advantage a token, which amplification does not cover; set kl_coef=0 or amplification=none"
             )
         check_bounds(self, RECIPES[self.algorithm])
+        check_shape(self, RECIPES[self.algorithm])
         if self.overlong == "punish" and self.overlong_buffer > self.max_new_tokens:
             raise ValueError(
                 f"overlong_buffer={self.overlong_buffer} is longer than "
@@ -183,6 +184,22 @@ def check_bounds(config: Config, recipe: Recipe) -> None:
             f"dual_clip={config.dual_clip}: {config.algorithm} has no clipped loss to cap. "
             f"These have: {having}"
         )
+
+
+def check_shape(config: Config, recipe: Recipe) -> None:
+    """ValueError for a shape of the reward where only verdicts are read."""
+    if not recipe.by_verdict or (config.amplification != "none" and config.amplify_by == "reward"):
+        return
+    for name, value, plain in (
+        ("reward_from", config.reward_from, "verdict"),
+        ("overlong", "none" if config.overlong == "filter" else config.overlong, "none"),
+    ):
+        if value != plain:
+            having = ", ".join(n for n, r in RECIPES.items() if not r.by_verdict)
+            raise ValueError(
+                f"{name}={value}: {config.algorithm} reads the verdict alone, so this does nothing; leave "
+                f"{name} out. These read the reward: {having}"
+            )
 
 
 SHORTFALL = ("kept", "rounds", "all_wrong", "all_correct")

@@ -41,6 +41,7 @@ class Recipe:
     objective    (log_probs_BT, old_log_probs_BT, advantages_BT, response_mask_BT, ...) -> losses_BT
     aggregation  how token losses become one number; its denominator is that of the whole step
     kl_in_reward the KL term is part of the reward and not of the loss
+    by_verdict   advantages read the verdicts alone, so that no shape of the reward changes them
     min_group_size  fewer rollouts of a prompt have nothing to compare
     settings     the paper's values for the Config
     """
@@ -50,6 +51,7 @@ class Recipe:
     objective: Callable[..., tuple[Tensor, dict[str, Tensor]]]
     aggregation: Literal["token_mean", "sequence_mean", "sequence_mean_token_sum"]
     kl_in_reward: bool = False
+    by_verdict: bool = False
     min_group_size: int = 2
     settings: Mapping[str, Any] = field(default_factory=_settings)
 
@@ -123,12 +125,17 @@ OPO = GRPO.but(
     settings=_settings(kl_coef=0.0),
 )
 MAXRL = GRPO.but(
-    "arXiv 2602.02710", advantages=max_rl, aggregation="token_mean", settings=_settings(kl_coef=0.0)
+    "arXiv 2602.02710",
+    advantages=max_rl,
+    aggregation="token_mean",
+    by_verdict=True,
+    settings=_settings(kl_coef=0.0),
 )
 PASSK = DAPO.but(
     "arXiv 2508.10751",
     advantages=partial(pass_at_k, k=4),
     min_group_size=5,
+    by_verdict=True,
     settings=_settings(dynamic_sampling=False, overlong="none"),
 )
 

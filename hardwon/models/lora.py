@@ -14,10 +14,10 @@ def has_adapters(model: Any) -> bool:
     return hasattr(model, "peft_config") and hasattr(model, "get_base_model")
 
 
-def add_adapters(model: Any, rank: int, base: str) -> Any:
+def add_adapters(model: Any, rank: int, base: str | None = None) -> Any:
     """Adapters of this rank on all linear layers but the head; alpha = 2 * rank, no dropout (ours).
 
-    `base` is how the saved adapters name the model that they belong to.
+    `base` is how the saved adapters name the model that they belong to; default where it was loaded from.
     """
     if rank < 0:
         raise ValueError(f"lora_rank={rank} must be 0 (train all weights) or more")
@@ -26,7 +26,8 @@ def add_adapters(model: Any, rank: int, base: str) -> Any:
         r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
     )
     adapted = peft.get_peft_model(model, config)
-    config.base_model_name_or_path = base
+    if base is not None:
+        config.base_model_name_or_path = base
     return adapted
 
 

@@ -82,15 +82,32 @@ def origin_of(model: object) -> str | None:
 
     ValueError for a directory that holds no model.
     """
-    if not isinstance(model, str | Path) or str(model) in PACKAGED:
-        return str(model) if isinstance(model, str) else None
-    if not os.path.isdir(Path(model).expanduser()):
-        return None
+    origin = config_of(model).get(ORIGIN)
+    return origin if isinstance(origin, str) and origin in PACKAGED else None
+
+
+def context_of(model: object) -> int | None:
+    """Tokens that prompt and response may have together, where that is known without the network."""
+    config = config_of(model)
+    text = config.get("text_config")
+    found = (text if isinstance(text, dict) else config).get("max_position_embeddings")
+    return found if isinstance(found, int) else None
+
+
+def config_of(model: object) -> dict[str, Any]:
+    """config.json of a packaged model or a directory; empty for any other, and where loading will complain.
+
+    `model` may be a setting that is not validated. ValueError for a directory that holds no model.
+    """
+    if not isinstance(model, str | Path):
+        return {}
+    if str(model) not in PACKAGED and not os.path.isdir(Path(model).expanduser()):
+        return {}
     try:
-        origin = json.loads((Path(find_model(model).base) / MODEL).read_text()).get(ORIGIN)
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, AttributeError):
-        return None  # a hub's model, or a file that loading will complain about
-    return origin if origin in PACKAGED else None
+        config = json.loads((Path(find_model(model).base) / MODEL).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError):
+        return {}
+    return config if isinstance(config, dict) else {}
 
 
 def resolve_model(model: str | Path) -> str:

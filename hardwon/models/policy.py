@@ -58,8 +58,9 @@ class Policy:
         """
         if dtype not in ("float32", "bfloat16"):
             raise ValueError(f"dtype={dtype} is not one of float32, bfloat16")
+        place = resolve_device(device)  # first: a wrong one is said before a model takes its time
         tokenizer = load_tokenizer(model)
-        causal_lm = load_causal_lm(model).to(resolve_device(device))
+        causal_lm = load_causal_lm(model).to(place)
         if gradient_checkpointing:
             causal_lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         if lora_rank:

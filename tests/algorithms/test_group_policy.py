@@ -260,7 +260,7 @@ def test_a_short_batch_says_what_it_was_short_of():
         shortfall(resolve("dapo", settings), metrics)
     )
     assert "prompts_per_iteration=8, and the data has only 5 problems" in (
-        shortfall(resolve("grpo", settings), metrics)
+        shortfall(resolve("grpo", {"prompts_per_iteration": 8}), metrics)
     )
 
 

@@ -83,7 +83,7 @@ OFFLINE_KILLS = [
     Kill("critic", "hardwon.optimization:Optimizer.step", 1),
     Kill("critic", "hardwon.optimization:Optimizer.step", 4, "after"),
     Kill("critic", "hardwon.offline.fitting:save_state", 1, "torn"),
-    Kill("critic", "hardwon.offline.fitting:os.rename", 1),
+    Kill("critic", "hardwon.offline.fitting:move_directory", 1),
     Kill("advantages", "hardwon.steps.select:pq.write_table", 1),
     Kill("policy", "hardwon.optimization:Optimizer.step", 2),
     Kill("policy", "hardwon.offline.fitting:save_state", 1, "torn"),

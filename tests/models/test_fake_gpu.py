@@ -21,10 +21,10 @@ from hardwon.progress import Display
 from hardwon.run import Run
 
 COMMON = {
-    "checkpoint_every": 1, "eval_problems": 2, "eval_samples": 1, "eval_every": 0,
+    "checkpoint_every": 1, "eval_problems": 2, "eval_samples": 1,
     "dtype": "float32", "max_new_tokens": 16, "task_options": {"train_size": 16},
 }  # fmt: skip
-ONLINE = {"prompts_per_iteration": 3, "group_size": 4, "overlong_buffer": 4}
+ONLINE = {"prompts_per_iteration": 3, "group_size": 4, "eval_every": 0}
 OFFLINE = {
     "num_problems": 6, "solutions_per_problem": 6, "max_new_tokens": 40, "task_options": {"train_size": 64},
 }  # fmt: skip
@@ -39,7 +39,7 @@ RUNS = [
     pytest.param("grpo", {**ONLINE, "kl_coef": 0.1}, id="kl in the loss"),
     pytest.param("reinforce_pp", {**ONLINE, "kl_coef": 0.1}, id="kl in the reward", marks=slow),
     pytest.param("da3po", {**ONLINE, "lora_rank": 2}, id="lora", marks=slow),
-    pytest.param("ppo", {"prompts_per_iteration": 8}, id="ppo"),
+    pytest.param("ppo", {"prompts_per_iteration": 8, "eval_every": 0}, id="ppo"),
     pytest.param("direct_advantage", STEPS, id="direct_advantage", marks=slow),
     pytest.param("dpo", OFFLINE, id="dpo"),
     pytest.param("sft", OFFLINE, id="sft"),
@@ -51,7 +51,7 @@ def train(path, algorithm, settings, device):
     values = {**COMMON, **settings, "run": str(path), "device": device}
     online = "prompts_per_iteration" in settings
     for number in (1, 2):
-        config = resolve(algorithm, values, {"iterations": number if online else 1})
+        config = resolve(algorithm, values, {"iterations": number} if online else {})
         settled = config.model_dump(mode="json")
         run = (
             Run.create(path, settled) if number == 1 else Run.resume(path, settled, may_change=["iterations"])

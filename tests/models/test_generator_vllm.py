@@ -262,8 +262,8 @@ def test_log_probs_before_temperature_are_refused(fake_server, monkeypatch):
 
 
 def test_settings_reach_the_generator():
-    with pytest.raises(ValueError, match="vllm_server=http://x is for generator=vllm"):
-        open_workbench(resolve("da3po", {"vllm_server": "http://x"}))
+    with pytest.raises(ValueError, match="vllm_server=http://x does nothing in da3po with generator=hf"):
+        resolve("da3po", {"vllm_server": "http://x"})
     with pytest.raises(ValueError, match="does not answer"):
         open_workbench(resolve("da3po", {"generator": "vllm", "vllm_server": "http://127.0.0.1:9"}))
     with pytest.raises(ValueError, match="is not a URL"):

@@ -54,7 +54,7 @@ def check_tests(column: str, source: str, name: str, prompt: str) -> AssertTests
     if not function.isidentifier():
         raise BadRowError("entry_point", f"the name of a function is wanted, found {name!r:.80}")
     setup = f"{prompt}\n\n{source}" if is_python(prompt) else source
-    return AssertTests(setup, (function,), (f"check({function})",), prompt, provided="." in function)
+    return AssertTests(setup, (function,), (f"check({function})",), prompt, provided="." in name)
 
 
 def assert_tests(column: str, tests: Any, setup: str = "", solution: str = "") -> AssertTests:
