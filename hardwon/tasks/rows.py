@@ -148,7 +148,7 @@ def load_problems(
             faults[number] = fault
     refuse(source, faults)
     if not problems:
-        raise ValueError(f"{source}: every row is left out")
+        raise ValueError(f"{source}: every row is left out; {'; '.join(getattr(convert, 'notes', ()))}")
     return list(problems.values())
 
 

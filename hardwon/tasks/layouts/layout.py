@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 Row = Any  # a mapping of columns, or a list of messages
 Place = str | Callable[[Row], Any]  # a path, or what reads the row
@@ -25,6 +25,14 @@ class BadRowError(ValueError):
 
     def __init__(self, column: str, fault: str) -> None:
         super().__init__(f"column {column!r}: {fault}")
+
+
+class LeftOutError(BadRowError):
+    """A row as it should be that can't be judged here: it is left out, and the notes count it."""
+
+    def __init__(self, column: str, reason: str) -> None:
+        super().__init__(column, reason)
+        self.reason = reason
 
 
 def any_row(row: Row) -> bool:
@@ -97,7 +105,7 @@ def column_names(row: Row) -> list[str]:
     return [str(name) for name in row] if isinstance(row, Mapping) else []
 
 
-def is_list(value: Any) -> bool:
+def is_list(value: Any) -> TypeGuard[Sequence[Any]]:
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 

@@ -14,6 +14,7 @@ from hardwon.tasks.layouts.layout import (
     Row,
     at,
     column_names,
+    is_list,
     nearest_layouts,
     needed,
     pick,
@@ -60,9 +61,12 @@ def without_unit(row: Row) -> str:
 
 
 def countdown_prompt(row: Row) -> str:
-    numbers = ", ".join(map(str, needed(row, "nums")))
+    numbers = needed(row, "nums")
+    if not is_list(numbers):
+        raise BadRowError("nums", f"a list of numbers is wanted, found {numbers!r:.80}")
+    listed, target = ", ".join(map(str, numbers)), needed(row, "target")
     return (
-        f"Combine the numbers {numbers} with +, -, * and / so that the result is {needed(row, 'target')}. "
+        f"Combine the numbers {listed} with +, -, * and / so that the result is {target}. "
         "Use each number exactly once."
     )
 
