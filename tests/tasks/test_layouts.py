@@ -84,8 +84,9 @@ NEIGHBOURS = [
              "choices": {"label": ["A", "B", "C"], "text": ["shelf", "sea", "sky"]}}, "A) shelf", "A", "C"),
     ("openbookqa", {"id": "7", "question_stem": "Which is odd?", "answerKey": "A",
                     "choices": {"text": ["9", "8"], "label": ["A", "B"]}}, "A) 9", "A", "B"),
-    ("mmlu_pro", {"question_id": 70, "question": "Which is a prime?", "options": ["8", "9", "11"], "answer": "C",
-                  "answer_index": 2, "cot_content": "", "category": "math"}, "C) 11", "C", "A"),
+    ("mmlu_pro", {"question_id": 70, "question": "Which is a prime?", "options": ["8", "9", "11"],
+                  "answer": "C", "answer_index": 2, "cot_content": "", "category": "math"},
+     "C) 11", "C", "A"),
     ("medqa", {"question": "Which is odd?", "answer": "9", "options": {"A": "8", "B": "9", "C": "4"},
                "meta_info": "step1", "answer_idx": "B"}, "B) 9", "B", "A"),
     ("medmcqa", {"id": "m", "question": "Odd?", "opa": "2", "opb": "4", "opc": "5", "opd": "6", "cop": 2},
@@ -97,25 +98,31 @@ NEIGHBOURS = [
      "B)21.5", "A", "B"),
     ("winogrande", {"sentence": "The jar is on the _.", "option1": "shelf", "option2": "sun", "answer": "1"},
      "A) shelf", "A", "B"),
-    ("hellaswag", {"ctx": "A jar falls and", "endings": ["sings", "breaks"], "label": "1"}, "B) breaks", "B", "A"),
+    ("hellaswag", {"ctx": "A jar falls and", "endings": ["sings", "breaks"], "label": "1"},
+     "B) breaks", "B", "A"),
     ("logiqa", {"context": "All jars break.", "query": "Does this jar?", "options": ["yes", "no"],
                 "correct_option": 0}, "All jars break.", "A", "B"),
     ("options", {"question": "Odd?", "options": ["2", "eleven"], "answer": "eleven"}, "B) eleven", "B", "A"),
-    ("svamp", {"ID": "c1", "Body": "Ann has 8 jars", "Question": "How many are left of 5 more?", "Answer": "13.0",
-               "Equation": "( 8 + 5 )", "Type": "Addition"}, "Ann has 8 jars How many", "13", "3"),
-    ("asdiv", {"body": "Ann has 8 jars.", "question": "How many?", "answer": "8 (jars)"}, "8 jars. How", "8", "9"),
+    ("svamp", {"ID": "c1", "Body": "Ann has 8 jars", "Question": "How many are left of 5 more?",
+               "Answer": "13.0", "Equation": "( 8 + 5 )", "Type": "Addition"},
+     "Ann has 8 jars How many", "13", "3"),
+    ("asdiv", {"body": "Ann has 8 jars.", "question": "How many?", "answer": "8 (jars)"},
+     "8 jars. How", "8", "9"),
     ("olympiadbench", {"question": "Solve $x^2=4$.", "solution": ["..."], "final_answer": ["$-2,2$"],
-                       "context": None, "is_multiple_answer": True, "subfield": "Algebra"}, "x^2", "-2, 2", "2"),
+                       "context": None, "is_multiple_answer": True, "subfield": "Algebra"},
+     "x^2", "-2, 2", "2"),
     ("metamath", {"query": "6 rows of 7?", "response": "6*7=42\nThe answer is: 42", "type": "GSM_AnsAug"},
      "6 rows", "42", "7"),
     ("math", {"problem": "Half of 3?", "level": "Level 1", "type": "Prealgebra", "solution": "\\boxed{1.5}"},
      "Half", "\\frac{3}{2}", "3"),
     ("openmath", {"problem": "6*7?", "generated_solution": "\\boxed{41}", "expected_answer": "42"},
      "6*7", "42", "41"),
-    ("question + final_answer", {"question": "6*7?", "final_answer": "42", "r1_solution_1": "..."}, "6*7", "42", "7"),
+    ("question + final_answer", {"question": "6*7?", "final_answer": "42", "r1_solution_1": "..."},
+     "6*7", "42", "7"),
     # The column prompt is TRL's and is complete, whatever the question beside it says.
     ("prompt + answer", {"prompt": "Think. 6*7?", "question": "6*7?", "answer": "42"}, "Think.", "42", "7"),
-    ("prompt + solution", {"prompt": [{"role": "user", "content": "6*7?"}], "solution": "$42$"}, "6*7?", "42", "7"),
+    ("prompt + solution", {"prompt": [{"role": "user", "content": "6*7?"}], "solution": "$42$"},
+     "6*7?", "42", "7"),
     # Two columns that say the same answer are one answer.
     ("question + answer", {"question": "6*7?", "answer": 42.0, "gt_answer": "42"}, "6*7", "42", "7"),
     ("verl", {"prompt": [{"role": "user", "content": "6*7?"}], "reward_model": {"ground_truth": 42}},
@@ -127,8 +134,9 @@ NEIGHBOURS = [
     ("prompt + answer", {"prompt": "From 1 to 2?", "answer": "[1, 2]"}, "From", "[1,2]", "1"),
     # A small number reaches the verifier as digits, and not with Euler's e.
     ("prompt + answer", {"prompt": "10 to the -5?", "answer": 1e-05}, "-5", "0.00001", "e-05"),
-    ("conversations + answer", {"conversations": [{"from": "human", "value": "6*7?"}, {"from": "gpt", "value": "42"}],
-                                "answer": "42"}, "6*7?", "42", "7"),
+    ("conversations + answer", {"conversations": [{"from": "human", "value": "6*7?"}, 
+                                                  {"from": "gpt", "value": "42"}], "answer": "42"},
+     "6*7?", "42", "7"),
 ]  # fmt: skip
 
 
@@ -146,10 +154,12 @@ PROGRAMS = [
               "input_output": json.dumps({"inputs": ["3 4", ["5 6"]], "outputs": ["12", ["30"]]})},
      READS, "print(12)\n"),
     ("mbpp", {"source_file": "x", "task_id": 2, "prompt": ASK, "code": MUL, "test_imports": ["import math"],
-              "test_list": ["assert math.isclose(mul(3, 4), 12)"]}, MUL, "def mul(a, b):\n    return a + b\n"),
+              "test_list": ["assert math.isclose(mul(3, 4), 12)"]},
+     MUL, "def mul(a, b):\n    return a + b\n"),
     ("livecodebench", {"question_content": ASK, "question_id": "3", "starter_code": METHOD[:60],
                        "public_test_cases": '[{"input": "3\\n4", "output": "12", "testtype": "functional"}]',
-                       "private_test_cases": '[{"input": "5\\n[6]", "output": "[30]", "testtype": "functional"}]',
+                       "private_test_cases":
+                           '[{"input": "5\\n[6]", "output": "[30]", "testtype": "functional"}]',
                        "metadata": '{"func_name": "mul"}'},
      "class Solution:\n    def mul(self, a, b):\n        return [a * b[0]] if b != 4 else 12\n", METHOD),
     ("verifiable", {"prompt": ASK, "verification_info": json.dumps(
@@ -162,7 +172,8 @@ PROGRAMS = [
     ("verl", {"prompt": [{"role": "user", "content": ASK}],
               "reward_model": {"ground_truth": json.dumps({"functional": "assert mul(3, 4) == 12"})}}, MUL,
      "def mul(a, b):\n    return 7\n"),
-    ("question + tests", {"question": ASK, "tests": ["assert mul(3, 4) == 12"]}, MUL, "def mul(a, b): pass\n"),
+    ("question + tests", {"question": ASK, "tests": ["assert mul(3, 4) == 12"]},
+     MUL, "def mul(a, b): pass\n"),
     ("kodcode", {"question": ASK, "solution": MUL, "test_info": [{"function_name": "mul"}],
                  "test": "import pytest\nfrom solution import mul\n\n"
                          "@pytest.mark.parametrize('a, b, c', [(3, 4, 12), (0, 4, 0)])\n"
@@ -176,13 +187,15 @@ PROGRAMS = [
                               "    def setUp(self):\n        self.a = 3\n"
                               "    def test_one(self):\n        self.assertEqual(task_func(self.a, 4), 12)\n"
                               "    def test_text(self):\n"
-                              "        with self.assertRaises(TypeError):\n            task_func('a', 'b')\n"},
+                              "        with self.assertRaises(TypeError):\n"
+                              "            task_func('a', 'b')\n"},
      "def task_func(a, b):\n    return a * b\n", "def task_func(a, b):\n    return 12\n"),
     # HumanEval+ computes over inputs and results in the check.
     ("humaneval", {"prompt": "def mul(a, b):\n    \"\"\"Product.\"\"\"\n", "entry_point": "mul",
                    "canonical_solution": "    return a * b\n",
                    "test": "def check(candidate):\n    for given, wanted in [([3, 4], 12), ([5, 6], 30)]:\n"
-                           "        assert candidate(*given) == wanted\n"}, MUL, "def mul(a, b):\n    return 12\n"),
+                           "        assert candidate(*given) == wanted\n"},
+     MUL, "def mul(a, b):\n    return 12\n"),
 ]  # fmt: skip
 
 
@@ -261,7 +274,7 @@ def test_numbers_and_lists_as_texts(value, texts):
 
 def test_a_worked_solution_must_say_its_answer():
     long = "We add the numbers one by one and look at what comes out of it.\n" * 5
-    with pytest.raises(BadRowError, match="'solution': has no .*boxed"):
+    with pytest.raises(BadRowError, match=r"'solution': has no .*boxed"):
         math_problem({"problem": "6*7?", "solution": long}, "x")
     assert math_problem({"problem": "6*7?", "solution": long + "\\boxed{42}"}, "x")[1] == "problem + solution"
 
@@ -410,7 +423,8 @@ class Evil:
 
 
 def lcb_row(private):
-    return {"question_content": ASK, "public_test_cases": '[{"input": "3 4", "output": "12", "testtype": "stdin"}]',
+    return {"question_content": ASK,
+            "public_test_cases": '[{"input": "3 4", "output": "12", "testtype": "stdin"}]',
             "private_test_cases": private}  # fmt: skip
 
 
@@ -419,13 +433,13 @@ def test_packed_tests_are_unpickled_elsewhere_and_only_data(tmp_path):
     for value in (tests, json.dumps(tests)):
         assert code_problem(lcb_row(packed(value)), "x")[0].info["tests"].inputs == ("3 4", "5 6")
     place = tmp_path / "pwned"
-    with pytest.raises(BadRowError, match="'private_test_cases': can't be unpacked .*names builtins.exec"):
+    with pytest.raises(BadRowError, match=r"'private_test_cases': can't be unpacked .*names builtins.exec"):
         code_problem(lcb_row(packed(Evil(str(place)))), "x")
     assert not place.exists()
     with pytest.raises(BadRowError, match="can't be unpacked"):
         code_problem(lcb_row(packed(tests)[:-8]), "x")
     bomb = base64.b64encode(zlib.compress(bytes((1 << 28) + 1), 1)).decode()  # a byte too many
-    with pytest.raises(BadRowError, match="can't be unpacked .*256 MiB"):
+    with pytest.raises(BadRowError, match=r"can't be unpacked .*256 MiB"):
         code_problem(lcb_row(bomb), "x")
 
 

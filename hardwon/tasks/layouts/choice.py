@@ -22,7 +22,7 @@ Options = tuple[list[str], list[str]]  # labels as the data writes them (letters
 
 
 def lettered(question: str, options: Sequence[str]) -> str:
-    """The question with its options, if it doesn't list them. Options that bring letters ("A)3") keep them."""
+    """The question, with its options if it doesn't list them. Letters of the options ("A)3") are kept."""
     letters = ascii_uppercase[: len(options)]
     if all(lists(question, letter, option) for letter, option in zip(letters, options, strict=True)):
         return question
