@@ -10,6 +10,7 @@ from typing import Any
 from hardwon.tasks.layouts.asserts import assert_tests, check_tests, coded_tests, is_python
 from hardwon.tasks.layouts.layout import (
     BadRowError,
+    Finder,
     Layout,
     LeftOutError,
     Row,
@@ -197,9 +198,12 @@ CODE = (
 """The first that fits is taken, so a layout stands above those whose marks are among its own."""
 
 
+find = Finder(CODE)
+
+
 def code_layout(row: Row) -> Layout:
     """Of the table, else by the usual names of columns. BadRowError lists candidates, or nearest layouts."""
-    found = next((layout for layout in CODE if layout.fits(row)), None)
+    found = find(row)
     if found:
         return found
     tests = pick(row, "tests", TESTS)

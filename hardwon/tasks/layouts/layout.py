@@ -18,6 +18,7 @@ Row = Any  # a mapping of columns, or a list of messages
 Place = str | Callable[[Row], Any]  # a path, or what reads the row
 
 SHOWN_LAYOUTS = 3
+MOST_COLUMN_SETS = 1000
 
 
 class BadRowError(ValueError):
@@ -58,6 +59,31 @@ class Layout:
 
     def fits(self, row: Row) -> bool:
         return all(filled(row, mark) for mark in self.marks) and self.when(row)
+
+
+class Finder:
+    """The first layout of a table that fits a row, or None.
+
+    A data set may have a million rows with the same columns: which layouts need others is asked once.
+    """
+
+    def __init__(self, table: Sequence[Layout]) -> None:
+        self.table = table
+        self.possible: dict[tuple[str, ...], list[Layout]] = {}
+
+    def __call__(self, row: Row) -> Layout | None:
+        if not isinstance(row, Mapping):
+            return next((layout for layout in self.table if layout.fits(row)), None)
+        names = tuple(column_names(row))
+        if names not in self.possible:
+            if len(self.possible) > MOST_COLUMN_SETS:
+                self.possible.clear()
+            self.possible[names] = [
+                layout
+                for layout in self.table
+                if all(mark in names or mark.partition(".")[0] in names for mark in layout.marks)
+            ]
+        return next((layout for layout in self.possible[names] if layout.fits(row)), None)
 
 
 def at(row: Row, path: str) -> Any:
@@ -135,7 +161,7 @@ def pick(
         found = [path for path in tier if filled(row, path)]
         if not found:
             continue
-        if any(same(at(row, path)) != same(at(row, found[0])) for path in found):
+        if any(same(at(row, path)) != same(at(row, found[0])) for path in found[1:]):
             raise BadRowError(
                 role, f"could be {' or '.join(found)}: choose with columns={{{role}: {found[0]}}}"
             )

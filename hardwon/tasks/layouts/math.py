@@ -10,6 +10,7 @@ from hardwon.tasks.layouts.answers import comparable, says_its_answer
 from hardwon.tasks.layouts.choice import CHOICES
 from hardwon.tasks.layouts.layout import (
     BadRowError,
+    Finder,
     Layout,
     Row,
     at,
@@ -130,10 +131,13 @@ def missing(row: Row, role: str, tiers: Sequence[Sequence[str]]) -> str:
     )
 
 
+find = Finder(MATH)
+
+
 def math_layout(row: Row) -> Layout:
-    return next((layout for layout in MATH if layout.fits(row)), None) or plain_layout(row, any_answer=False)
+    return find(row) or plain_layout(row, any_answer=False)
 
 
 def reward_layout(row: Row) -> Layout:
     """For rows that a user's reward function judges."""
-    return next((layout for layout in MATH if layout.fits(row)), None) or plain_layout(row, any_answer=True)
+    return find(row) or plain_layout(row, any_answer=True)
