@@ -1,9 +1,11 @@
 """`check` says what was loaded, and proves that gold answers and tests work before a run begins."""
 
+import contextlib
 import json
 
 from hardwon.algorithms import resolve
 from hardwon.check import check, check_gold
+from hardwon.cli import main
 from hardwon.data import Problem, Verdict
 from hardwon.tasks import Task
 
@@ -56,3 +58,13 @@ def test_tests_that_cannot_run_are_found_without_any_solution():
     ((status, text), (second, _)) = made([None, None], ["wrong", "error"])
     assert status == "error" and "the first is 1: error" in text and second == "warning"
     assert made([None], ["wrong"]) == [("warning", "1 of 1 can't be tried: problem 0 has no solution")]
+
+
+def test_data_can_be_checked_before_an_algorithm_is_chosen(tmp_path, capsys, monkeypatch):
+    data = write(
+        tmp_path / "g.jsonl", *({"question": f"{n}+1?", "answer": f"#### {n + 1}"} for n in range(4))
+    )
+    monkeypatch.setattr("sys.argv", ["hardwon", "check", "task=math", f"data={data}"])
+    with contextlib.suppress(SystemExit):
+        main()
+    assert "4 rows read as layout gsm8k" in capsys.readouterr().out
