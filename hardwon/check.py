@@ -39,6 +39,8 @@ def check(config: SharedSettings, hardware: Hardware | None = None) -> Iterator[
         yield Finding(
             "ok", "data", f"{len(task.problems('train'))} problems and {len(task.problems('test'))} held out"
         )
+        for note in task.notes:
+            yield Finding("ok", "data", note)
         yield from _guard("gold answers", lambda: check_gold(task, problems))
         yield from _guard("prompts", lambda: check_tokens(config, task))
         if config.stop:
@@ -68,14 +70,24 @@ def spread(problems: list[Problem]) -> list[Problem]:
 
 
 def check_gold(task: Task, problems: list[Problem]) -> Iterator[Finding]:
-    """A spread of gold answers must earn full reward from the task's own verifier."""
+    """A spread of gold answers must earn full reward from the task's own verifier.
+
+    A problem without a gold answer is tried with an empty response, which shows tests that can't be run.
+    """
     chosen = spread(problems)
-    try:
-        verdicts = task.verify([(p, task.gold(p)) for p in chosen])
-    except ValueError as error:  # some tasks know a right answer when they see one, but cannot write it
-        yield Finding("warning", "gold answers", str(error))
-        return
-    bad = [(p.id, v) for p, v in zip(chosen, verdicts, strict=True) if not v.correct]
+    golds: dict[int, str] = {}
+    reason = ""
+    for index, problem in enumerate(chosen):
+        try:
+            golds[index] = task.gold(problem)
+        except ValueError as error:  # some tasks know a right answer when they see one, but cannot write it
+            reason = reason or str(error)
+    verdicts = task.verify([(p, golds.get(index, "")) for index, p in enumerate(chosen)])
+    bad = [
+        (p.id, v)
+        for index, (p, v) in enumerate(zip(chosen, verdicts, strict=True))
+        if v.is_error or (index in golds and not v.correct)
+    ]
     if bad:
         first, verdict = bad[0]
         yield Finding(
@@ -84,8 +96,11 @@ def check_gold(task: Task, problems: list[Problem]) -> Iterator[Finding]:
             f"{len(bad)} of {len(chosen)} do not pass the task's own verifier; the first is {first}: "
             f"{verdict.outcome} {verdict.message}".rstrip(),
         )
-    else:
-        yield Finding("ok", "gold answers", f"{len(chosen)} of {len(chosen)} earn full reward")
+    elif golds:
+        yield Finding("ok", "gold answers", f"{len(golds)} of {len(golds)} earn full reward")
+    if reason:
+        missing = len(chosen) - len(golds)
+        yield Finding("warning", "gold answers", f"{missing} of {len(chosen)} can't be tried: {reason}")
 
 
 def check_stop(task: Task, problems: list[Problem], stop: Sequence[str]) -> Iterator[Finding]:

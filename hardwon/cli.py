@@ -193,6 +193,8 @@ def check(
     from hardwon.commands import check_command, dry_run_command
     from hardwon.hardware import parse_hardware
 
+    if "=" in algorithm:  # data can be checked before an algorithm is chosen
+        algorithm, settings = "da3po", [algorithm, *(settings or [])]
     given = [read_yaml(config) if config else {}, parse_words(settings or [])]
     machine = parse_hardware(hardware) if hardware else None
     if assume and not dry_run:

@@ -24,7 +24,11 @@ from hardwon.models.paths import packaged_path
 from hardwon.models.policy import Policy
 from hardwon.records import read_config, read_metrics, read_rollouts, visible
 from hardwon.run import Run
-from hardwon.tasks import code, load_task
+from hardwon.tasks import load_task
+from hardwon.tasks.layouts.code import CODE
+from hardwon.tasks.layouts.layout import BadRowError
+from hardwon.tasks.layouts.math import MATH
+from hardwon.tasks.layouts.reader import Reader, code_problem, math_problem, reward_problem
 from hardwon.tasks.splits import load_problems
 from hardwon.tasks.task import split_lines
 from hardwon.verifiers.answers import final_answer, gold_answer, last_answer_line, last_tagged
@@ -183,13 +187,32 @@ def loads_or_refuses(file, **options):
         assert all(isinstance(p, Problem) and p.prompt for p in problems)
 
 
-@pytest.mark.parametrize("convert", [None, code.problem_of_row], ids=["text", "code"])
+@pytest.mark.parametrize("problem_of", [math_problem, reward_problem, code_problem])
 @many
 @given(rows=ROWS)
-def test_rows_of_data(tmp_path, convert, rows):
+def test_rows_of_data(tmp_path, problem_of, rows):
     file = tmp_path / "data.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    loads_or_refuses(file, convert=convert)
+    loads_or_refuses(file, convert=Reader(problem_of))
+
+
+BESIDE = {"starter_code": CELL, "solutions": CELL, "code_prompt": CELL}
+KNOWN = [(math_problem, layout) for layout in MATH] + [(reward_problem, layout) for layout in MATH]
+KNOWN += [(code_problem, layout) for layout in CODE]
+
+
+@pytest.mark.parametrize(
+    ("problem_of", "layout"), KNOWN, ids=[f"{layout.name}-{reads.__name__}" for reads, layout in KNOWN]
+)
+@settings(many, max_examples=15)
+@given(data=st.data())
+def test_rows_that_look_like_a_known_layout(problem_of, layout, data):
+    """Whatever stands in the columns of a layout: a problem, or an error that names a column."""
+    marks = {mark.partition(".")[0]: CELL for mark in layout.marks}
+    row = data.draw(st.fixed_dictionaries(marks, optional=BESIDE))
+    with contextlib.suppress(BadRowError):
+        problem = Reader(problem_of)(row, "x")
+        assert problem is None or problem.prompt
 
 
 @many

@@ -9,13 +9,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from hardwon.tasks import load_task
-from hardwon.tasks.code import problem_of_row
 from hardwon.tasks.layouts.layout import BadRowError
+from hardwon.tasks.layouts.reader import Reader, code_problem
 from hardwon.verifiers.code import AssertTests, CallTests, StdinTests, verify
 from hardwon.verifiers.sandbox_probe import layers, open_sandbox
 
 HOLDS = any(layer.holds for layer in layers())
 needs_layer = pytest.mark.skipif(not HOLDS, reason="no layer of isolation holds on this machine")
+
+
+problem_of_row = Reader(code_problem)
 
 
 @pytest.fixture
@@ -112,7 +115,7 @@ def test_mbpp_layout_finds_the_functions_under_test():
 @pytest.mark.parametrize(
     ("row", "column"),
     [
-        ({"question": "Q"}, "input_output"),
+        ({"question": "Q"}, "tests"),
         ({"question": "", "input_output": {"inputs": ["1"], "outputs": ["1"]}}, "prompt"),
         ({"question": "Q", "input_output": "{"}, "input_output"),
         ({"question": "Q", "input_output": {"inputs": [], "outputs": []}}, "input_output.inputs"),

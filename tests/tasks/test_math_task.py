@@ -61,7 +61,7 @@ def test_other_responses_do_not(task):
 def test_unparsable_gold_is_refused_by_row(tmp_path):
     path = write(tmp_path / "bad.jsonl", ["7", "\\frac{", "8"])
     with pytest.raises(
-        ValueError, match=r"bad.jsonl: 1 bad row\n  row 2, column 'answer': .* can't be parsed"
+        ValueError, match=r"bad.jsonl: 1 bad row\n  row 2, the gold answer .* can't be parsed"
     ):
         load_task("math", data=path)
 

@@ -22,7 +22,7 @@ def test_trl_columns_and_extra_columns_are_kept(tmp_path):
         [{"prompt": "1+1?", "answer": 2, "level": 3}, {"prompt": chat, "solution": "so \\boxed{4}"}],
     )
     first, second = load_problems(path)
-    assert (first.id, first.prompt, first.answer, first.info["level"]) == ("a/1", "1+1?", "2", 3)
+    assert (first.id, first.prompt, first.answer, first.info["level"]) == ("a/1", "1+1?", 2, 3)
     assert (second.prompt, second.answer) == (chat, "so \\boxed{4}")
 
 
@@ -67,10 +67,12 @@ def test_data_set_saved_on_disk_with_and_without_splits(tmp_path):
         ({"prompt": "p"}, "row 2, column 'answer': is missing"),
         ({"prompt": "p", "answer": ""}, "row 2, column 'answer': is empty"),
         ({"prompt": "p", "answer": None}, "row 2, column 'answer': is empty"),
-        ({"prompt": "p", "answer": ["1"]}, "row 2, column 'answer': text or a number"),
+        ({"prompt": "p", "answer": []}, "row 2, column 'answer': is empty"),
+        ({"prompt": "p", "answer": [{}]}, "row 2, column 'answer': text or a number"),
+        ({"prompt": "p", "answer": float("inf")}, "row 2, column 'answer': a finite number"),
         ({"prompt": "p", "answer": True}, "row 2, column 'answer': text or a number"),
         ({"prompt": "p", "solution": ""}, "row 2, column 'solution': is empty"),
-        ({"prompt": "p", "reward_model": {}}, "row 2, column 'reward_model.ground_truth': is missing"),
+        ({"prompt": "p", "reward_model": {}}, "row 2, column 'answer': is missing.*nearest layouts are verl"),
         ({"id": "a/1", "prompt": "p", "answer": "1"}, "row 2, column 'id': 'a/1' is also the id of row 1"),
         ({"id": 1.5, "prompt": "p", "answer": "1"}, "row 2, column 'id': text or a whole number"),
         ([1, 2], "row 2, column '\\*': a row of named columns"),

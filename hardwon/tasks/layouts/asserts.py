@@ -11,7 +11,7 @@ from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from hardwon.tasks.layouts.layout import BadRowError, is_list
+from hardwon.tasks.layouts.layout import BadRowError, LeftOutError, is_list
 from hardwon.verifiers.code import AssertTests
 
 SOLUTION_MODULES = ("solution", "main", "my_solution")  # what tests import the program from
@@ -98,7 +98,7 @@ def pytest_tests(column: str, tree: ast.Module, names: Sequence[str], prompt: st
     ]
     for node in functions:
         if node.args.args and not any("parametrize" in ast.unparse(d) for d in node.decorator_list):
-            raise BadRowError(column, f"{node.name} asks for {node.args.args[0].arg}: there are no fixtures")
+            raise LeftOutError(column, "its tests ask for pytest's fixtures")
     wanted, setup = without_solution(column, tree, names)
     if "pytest" in {name for node in ast.walk(tree) for name in imported_modules(node)}:
         setup = f"{Path(__file__).with_name('pytest_names.py').read_text(encoding='utf-8')}\n{setup}"
@@ -114,11 +114,11 @@ def without_solution(column: str, tree: ast.Module, names: Sequence[str]) -> tup
         if isinstance(node, ast.ImportFrom) and node.module in SOLUTION_MODULES:
             found |= dict.fromkeys(alias.name for alias in node.names)
         elif set(modules) & {*SOLUTION_MODULES} and isinstance(node, ast.Import):
-            raise BadRowError(column, f"{ast.unparse(node)}: only 'from solution import f' is read")
+            raise LeftOutError(column, "its tests import the solution as a module")
         elif "pytest" not in modules and not isinstance(node, ast.If):
             kept.append(node)
         elif isinstance(node, ast.ImportFrom) and {a.name for a in node.names} - set(PYTEST_NAMES):
-            raise BadRowError(column, f"{ast.unparse(node)}: of pytest there is {', '.join(PYTEST_NAMES)}")
+            raise LeftOutError(column, f"its tests use more of pytest than {', '.join(PYTEST_NAMES)}")
     if not found or "*" in found:
         raise BadRowError(column, "the tests don't say which function they test")
     return tuple(found), ast.unparse(ast.Module(kept, []))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from string import ascii_uppercase
 from typing import Any
 
@@ -21,13 +22,20 @@ Options = tuple[list[str], list[str]]  # labels as the data writes them (letters
 
 
 def lettered(question: str, options: Sequence[str]) -> str:
-    """The question with its options; options that bring their letters ("A)3") keep them."""
+    """The question, with its options if it doesn't list them. Letters of the options ("A)3") are kept."""
+    letters = ascii_uppercase[: len(options)]
+    if all(lists(question, letter, option) for letter, option in zip(letters, options, strict=True)):
+        return question
     own = [LETTERED.match(option) for option in options]
-    if [found[1].upper() if found else "" for found in own] == list(ascii_uppercase[: len(options)]):
+    if [found[1].upper() if found else "" for found in own] == list(letters):
         lines = [option.strip() for option in options]
     else:
-        lines = [f"{letter}) {option}" for letter, option in zip(ascii_uppercase, options, strict=False)]
+        lines = [f"{letter}) {option}" for letter, option in zip(letters, options, strict=True)]
     return "\n".join([question.strip(), "", *lines, "", INSTRUCTION])
+
+
+def lists(question: str, letter: str, option: str) -> bool:
+    return re.search(rf"\b{letter}\s?[).:]\s*{re.escape(option)}", question) is not None
 
 
 def options_at(row: Row, path: str) -> Options:
@@ -38,8 +46,8 @@ def options_at(row: Row, path: str) -> Options:
     if isinstance(value, Mapping):
         texts = value.get("text")
         if is_list(texts):
-            labels = value.get("label") or ascii_uppercase
-            value = dict(zip(map(str, labels), texts or (), strict=False))
+            own = value.get("label")
+            value = dict(zip(map(str, own if is_list(own) else ascii_uppercase), texts, strict=False))
         pairs = [(str(label), str(text)) for label, text in value.items() if text is not None]
         labels, value = [label for label, _ in pairs], [text for _, text in pairs]
     elif is_list(value):
@@ -139,6 +147,8 @@ CHOICES = (
     choice("logiqa", lambda row: f"{text_at(row, 'context')}\n\n{text_at(row, 'query')}", "options",
            "correct_option", "context", "query"),
     choice("options", "question", "options", "answer"),
+    replace(choice("options", "prompt", "options", "answer"),
+            when=lambda row: isinstance(row["prompt"], str)),
     right_first("gpqa", "Question", "Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2",
                 "Incorrect Answer 3"),
     right_first("sciq", "question", "correct_answer", "distractor1", "distractor2", "distractor3"),

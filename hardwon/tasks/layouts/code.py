@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 from hardwon.tasks.layouts.asserts import assert_tests, check_tests, coded_tests, is_python
 from hardwon.tasks.layouts.layout import (
     BadRowError,
+    Finder,
     Layout,
+    LeftOutError,
     Row,
     at,
     column_names,
@@ -82,30 +85,37 @@ def check_at(row: Row) -> Tests:
     return check_tests("test", *(text_at(row, name) for name in ("test", "entry_point", "prompt")))
 
 
+def leetcode_tests(row: Row) -> Tests:
+    if re.search(r"\b(list_node|tree_node)\(", text_at(row, "test")):
+        raise LeftOutError("test", "its tests pass linked lists or trees")
+    return check_at(row)
+
+
 def code_at(row: Row) -> Tests:
     """KodCode and BigCodeBench: test functions and classes."""
-    names = [info["function_name"] for info in at(row, "test_info") or () if at(info, "function_name")]
-    entry = at(row, "entry_point")
-    tests = coded_tests("test", text_at(row, "test"), names=[entry] if entry else names,
-                      prompt=at(row, "code_prompt") or "")  # fmt: skip
-    return without_classes(tests, solution_text(row))
+    infos, entry = at(row, "test_info"), at(row, "entry_point")
+    names = [at(info, "function_name") for info in infos] if is_list(infos) else []
+    if entry:
+        names = [text_at(row, "entry_point")]
+    before = text_at(row, "code_prompt") if at(row, "code_prompt") else ""
+    return coded_tests(
+        "test", text_at(row, "test"), names=[str(name) for name in names if name], prompt=before
+    )
 
 
-def without_classes(tests: Tests, solution: str) -> Tests:
-    """BadRowError where a class is under test: only plain data crosses between a program and its tests."""
+def refuse_classes(tests: Tests, solution: str) -> None:
+    """LeftOutError where a class is under test: only plain data crosses between a program and its tests."""
     if isinstance(tests, AssertTests) and is_python(solution):
         classes = {node.name for node in ast.parse(solution).body if isinstance(node, ast.ClassDef)}
-        for name in tests.names:
-            if name in classes:
-                raise BadRowError("test", f"tests the class {name}; only functions with plain data can be")
-    return tests
+        if classes & set(tests.names):
+            raise LeftOutError("tests", "its tests make objects of a class of the program")
 
 
 def listed_asserts(column: str, row: Row, tests: Any) -> Tests:
     imports = at(row, "test_imports") or ()
     if not is_list(imports):
         raise BadRowError("test_imports", f"a list of import statements is wanted, found {imports!r:.80}")
-    setup = "\n".join([*map(str, imports), at(row, "test_setup_code") or ""])
+    setup = "\n".join([*map(str, imports), str(at(row, "test_setup_code") or "")])
     return assert_tests(column, tests, setup, solution_text(row))
 
 
@@ -116,7 +126,7 @@ def mbpp_tests(row: Row) -> Tests:
 def no_checker(row: Row) -> Tests:
     """Codeforces. Where several outputs are right, a program compares, which can't be run here."""
     if at(row, "generated_checker"):
-        raise BadRowError("generated_checker", "is a program that compares outputs: it can't be used")
+        raise LeftOutError("generated_checker", "a program decides which outputs are right")
     return tests_at("official_tests")(row)
 
 
@@ -140,7 +150,8 @@ def solution_text(row: Row) -> str:
 def program_text(path: str, value: Any) -> str:
     found = content(path, value) if path == "solutions" else value
     if isinstance(found, Mapping):
-        pairs = zip(at(found, "language") or (), at(found, "solution") or (), strict=False)
+        languages, texts = at(found, "language"), at(found, "solution")
+        pairs = zip(languages, texts, strict=False) if is_list(languages) and is_list(texts) else ()
         found = next((text for language, text in pairs if language == PYTHON3), "")
     if is_list(found):
         found = found[0] if found else ""
@@ -160,7 +171,7 @@ def codeforces_prompt(row: Row) -> str:
 
 CODE = (
     Layout("leetcode", ("problem_description", "test", "entry_point", "prompt"), "problem_description",
-           tests=check_at, test_columns=("test", "input_output")),
+           tests=leetcode_tests, test_columns=("test", "input_output")),
     Layout("bigcodebench", ("complete_prompt", "test", "entry_point"), bigcodebench_prompt,
            tests=code_at, test_columns=("test",)),
     Layout("kodcode", ("question", "test", "test_info"), "question", tests=code_at, test_columns=("test",)),
@@ -188,12 +199,17 @@ CODE = (
 """The first that fits is taken, so a layout stands above those whose marks are among its own."""
 
 
+find = Finder(CODE)
+
+
 def code_layout(row: Row) -> Layout:
     """Of the table, else by the usual names of columns. BadRowError lists candidates, or nearest layouts."""
-    found = next((layout for layout in CODE if layout.fits(row)), None)
+    found = find(row)
     if found:
         return found
     tests = pick(row, "tests", TESTS)
+    if tests is None and any(name in column_names(row) for tier in TESTS for name in tier):
+        raise LeftOutError("tests", "it has no tests")
     if tests is None:
         raise BadRowError(
             "tests",
@@ -213,6 +229,7 @@ def code_parts(row: Row, layout: Layout) -> tuple[Prompt, str, Tests]:
         tests = replace(tests, changed=changed)
     prompt = prompt_at(row, layout.prompt) if isinstance(layout.prompt, str) else read(row, layout.prompt)
     solution = solution_text(row)
+    refuse_classes(tests, solution)
     return asked(prompt, tests, at(row, "starter_code")), code.program_for(tests, solution), tests
 
 

@@ -13,13 +13,14 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeGuard
 
 Row = Any  # a mapping of columns, or a list of messages
 Place = str | Callable[[Row], Any]  # a path, or what reads the row
 
 SHOWN_LAYOUTS = 3
 MANY_DIGITS = 1000
+MOST_COLUMN_SETS = 1000
 
 
 class BadRowError(ValueError):
@@ -27,6 +28,14 @@ class BadRowError(ValueError):
 
     def __init__(self, column: str, fault: str) -> None:
         super().__init__(f"column {column!r}: {fault}")
+
+
+class LeftOutError(BadRowError):
+    """A row as it should be that can't be judged here: it is left out, and the notes count it."""
+
+    def __init__(self, column: str, reason: str) -> None:
+        super().__init__(column, reason)
+        self.reason = reason
 
 
 def any_row(row: Row) -> bool:
@@ -52,6 +61,31 @@ class Layout:
 
     def fits(self, row: Row) -> bool:
         return all(filled(row, mark) for mark in self.marks) and self.when(row)
+
+
+class Finder:
+    """The first layout of a table that fits a row, or None.
+
+    A data set may have a million rows with the same columns: which layouts need others is asked once.
+    """
+
+    def __init__(self, table: Sequence[Layout]) -> None:
+        self.table = table
+        self.possible: dict[tuple[str, ...], list[Layout]] = {}
+
+    def __call__(self, row: Row) -> Layout | None:
+        if not isinstance(row, Mapping):
+            return next((layout for layout in self.table if layout.fits(row)), None)
+        names = tuple(column_names(row))
+        if names not in self.possible:
+            if len(self.possible) > MOST_COLUMN_SETS:
+                self.possible.clear()
+            self.possible[names] = [
+                layout
+                for layout in self.table
+                if all(mark in names or mark.partition(".")[0] in names for mark in layout.marks)
+            ]
+        return next((layout for layout in self.possible[names] if layout.fits(row)), None)
 
 
 def at(row: Row, path: str) -> Any:
@@ -99,7 +133,7 @@ def column_names(row: Row) -> list[str]:
     return [str(name) for name in row] if isinstance(row, Mapping) else []
 
 
-def is_list(value: Any) -> bool:
+def is_list(value: Any) -> TypeGuard[Sequence[Any]]:
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 
@@ -134,7 +168,7 @@ def pick(
         found = [path for path in tier if filled(row, path)]
         if not found:
             continue
-        if any(same(at(row, path)) != same(at(row, found[0])) for path in found):
+        if any(same(at(row, path)) != same(at(row, found[0])) for path in found[1:]):
             raise BadRowError(
                 role, f"could be {' or '.join(found)}: choose with columns={{{role}: {found[0]}}}"
             )

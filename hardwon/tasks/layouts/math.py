@@ -10,10 +10,12 @@ from hardwon.tasks.layouts.answers import comparable, says_its_answer
 from hardwon.tasks.layouts.choice import CHOICES
 from hardwon.tasks.layouts.layout import (
     BadRowError,
+    Finder,
     Layout,
     Row,
     at,
     column_names,
+    is_list,
     nearest_layouts,
     needed,
     pick,
@@ -60,9 +62,12 @@ def without_unit(row: Row) -> str:
 
 
 def countdown_prompt(row: Row) -> str:
-    numbers = ", ".join(map(str, needed(row, "nums")))
+    numbers = needed(row, "nums")
+    if not is_list(numbers):
+        raise BadRowError("nums", f"a list of numbers is wanted, found {numbers!r:.80}")
+    listed, target = ", ".join(map(str, numbers)), needed(row, "target")
     return (
-        f"Combine the numbers {numbers} with +, -, * and / so that the result is {needed(row, 'target')}. "
+        f"Combine the numbers {listed} with +, -, * and / so that the result is {target}. "
         "Use each number exactly once."
     )
 
@@ -126,10 +131,13 @@ def missing(row: Row, role: str, tiers: Sequence[Sequence[str]]) -> str:
     )
 
 
+find = Finder(MATH)
+
+
 def math_layout(row: Row) -> Layout:
-    return next((layout for layout in MATH if layout.fits(row)), None) or plain_layout(row, any_answer=False)
+    return find(row) or plain_layout(row, any_answer=False)
 
 
 def reward_layout(row: Row) -> Layout:
     """For rows that a user's reward function judges."""
-    return next((layout for layout in MATH if layout.fits(row)), None) or plain_layout(row, any_answer=True)
+    return find(row) or plain_layout(row, any_answer=True)

@@ -30,7 +30,7 @@ def message_of(path: str, message: Any) -> dict[str, str]:
         role = message.get("role", message.get("from"))
         content = message.get("content", message.get("value"))
         if is_list(content) and all(isinstance(at(part, "text"), str) for part in content):
-            content = "".join(part["text"] for part in content)
+            content = "".join(at(part, "text") for part in content)
         if isinstance(role, str) and isinstance(content, str):
             return {"role": ROLES.get(role, role), "content": content}
     raise BadRowError(path, f"a message with text 'role' and 'content' is wanted, found {message!r:.80}")

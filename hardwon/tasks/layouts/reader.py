@@ -10,7 +10,16 @@ from typing import Any
 from hardwon.data import Problem
 from hardwon.tasks.layouts.answers import gold_texts
 from hardwon.tasks.layouts.code import code_layout, code_parts
-from hardwon.tasks.layouts.layout import BadRowError, Layout, Row, at, column_names, is_list, read
+from hardwon.tasks.layouts.layout import (
+    BadRowError,
+    Layout,
+    LeftOutError,
+    Row,
+    at,
+    column_names,
+    is_list,
+    read,
+)
 from hardwon.tasks.layouts.mapping import check_columns, load_row_function, mapped, rewritten
 from hardwon.tasks.layouts.math import math_layout, reward_layout
 from hardwon.tasks.layouts.prompts import prompt_at
@@ -22,7 +31,7 @@ CODE_IDS = ("id", "task_id", "problem_id", "question_id")
 
 @dataclass
 class Reader:
-    """A function from (row, default id) to a problem; None for a row that `row_function` leaves out.
+    """A function from (row, default id) to a problem; None for a row that is left out, which `notes` counts.
 
     `problem_of` is one of the three below. `columns` names columns by part ({"prompt": "question"}), and
     `row_function` ("module:function") rewrites each row before that. Raises BadRowError.
@@ -32,6 +41,7 @@ class Reader:
     columns: Mapping[str, str] | None = None
     row_function: str | None = None
     taken: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         check_columns(self.columns or {})
@@ -41,12 +51,16 @@ class Reader:
         if self.rewrite:
             row = rewritten(row, self.rewrite)
             if row is None:
-                self.taken["left out by row_function"] += 1
+                self.left_out["row_function gives None"] += 1
                 return None
         if not isinstance(row, Mapping) and not (is_list(row) and all(isinstance(m, Mapping) for m in row)):
             raise BadRowError("*", f"a row of named columns is wanted, found a {type(row).__name__}")
         seen = mapped(row, self.columns) if self.columns else row
-        problem, name = self.problem_of(seen, default_id)
+        try:
+            problem, name = self.problem_of(seen, default_id)
+        except LeftOutError as error:
+            self.left_out[error.reason] += 1
+            return None
         self.taken[name] += 1
         return replace(problem, info=self.all_columns(row, seen, problem)) if self.columns else problem
 
@@ -60,12 +74,14 @@ class Reader:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """One sentence for each layout that was taken."""
-        return tuple(
-            f"{count:,} {'row' if count == 1 else 'rows'} "
-            + ("left out by row_function" if name.startswith("left out") else f"read as layout {name}")
-            for name, count in self.taken.most_common()
-        )
+        """A sentence for each layout that was taken, and for each reason to leave rows out."""
+        taken = [f"{rows(number)} read as layout {name}" for name, number in self.taken.most_common()]
+        left_out = [f"{rows(number)} left out: {reason}" for reason, number in self.left_out.most_common()]
+        return (*taken, *left_out)
+
+
+def rows(number: int) -> str:
+    return f"{number:,} {'row' if number == 1 else 'rows'}"
 
 
 def math_problem(row: Row, default_id: str) -> tuple[Problem, str]:

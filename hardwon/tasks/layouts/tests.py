@@ -18,9 +18,11 @@ from typing import Any
 
 from hardwon.tasks.layouts.layout import BadRowError, at, from_json, is_list, json_or_none
 from hardwon.verifiers.code import CallTests, StdinTests
-from hardwon.verifiers.unpickle import Unpacker
+from hardwon.verifiers.unpickle import unpack
+from hardwon.verifiers.worker_pool import WorkerPool
 
 PACKED = re.compile(r"e[AFJN][A-Za-z0-9+/]+={0,2}")  # base64 of zlib, by zlib's four levels
+UNPACK_SECONDS = 60.0
 STDIN, CALL = "standard input", "a function"
 KINDS = {
     "stdin": STDIN, "stdin_stdout": STDIN, "stdio": STDIN, "standard": STDIN,
@@ -39,8 +41,8 @@ class Case:
 
 
 @functools.cache
-def unpacker() -> Unpacker:
-    return Unpacker()
+def unpacker() -> WorkerPool:
+    return WorkerPool(unpack, seconds=UNPACK_SECONDS, num_workers=1, sealed=True)
 
 
 def end_unpacker() -> None:
@@ -54,10 +56,10 @@ def content(column: str, value: Any) -> Any:
     """A column's value, out of JSON text and out of its packing."""
     while isinstance(value, str):
         if PACKED.fullmatch(value):
-            try:
-                value = unpacker()(value)
-            except ValueError as error:
-                raise BadRowError(column, str(error)) from error
+            (reply,) = unpacker().run([(value,)])
+            if reply.kind != "done":
+                raise BadRowError(column, f"can't be unpacked ({reply.kind}: {reply.value})")
+            value = reply.value
             continue
         if value.lstrip()[:1] not in ("{", "["):
             return value
@@ -107,7 +109,7 @@ def case_of(place: str, item: Mapping[str, Any], row: Any) -> Case:
     name = function_name(item) or function_name(row)
     if kind is None:
         kind = "functional" if name else "stdin"
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise BadRowError(place, f"a test of type {kind!r}; known are {', '.join(KINDS)}")
     if "input" not in item or "output" not in item:
         raise BadRowError(place, f"'input' and 'output' are wanted, found {', '.join(map(str, item))}")
