@@ -161,6 +161,7 @@ def mixed(parts: Sequence[Part], trained: set[str], reward_from: str) -> Task:
     tasks = {part.name: part.task for part in parts}
     test = list(in_turn([part.test for part in parts]))
     notes = [f"{part.name}: {note}" for part in parts for note in part.task.notes]
+    total_weight = sum(part.weight for part in parts if part.name in trained)
     splits: dict[Split, list[Problem]] = {"train": [], "test": test}
     for part in parts:
         kept = without_prompts(part.train, test)
@@ -171,6 +172,8 @@ def mixed(parts: Sequence[Part], trained: set[str], reward_from: str) -> Task:
                 f"{part.name}: {counted(missing, 'problem')} left out, whose prompts another source holds out"
             )
             say(notes[-1:])
+        if part.name in trained:
+            notes.append(f"{part.name}: {part.weight / total_weight:.1%} of what is asked, {len(kept):,} problems")
         total = sum(problem.weight for problem in kept)
         splits["train"] += [replace(p, weight=part.weight * p.weight / total) for p in kept]
     for problems in splits.values():

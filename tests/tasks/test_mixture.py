@@ -75,7 +75,8 @@ def test_the_weight_of_rows_holds_within_a_source(tmp_path, load):
         task = load("math", data=[source, CHAIN])
     assert [p.weight for p in task.problems("train")[:2]] == [3, 1]
     assert sum(p.weight for p in task.problems("train")) == pytest.approx(5)
-    assert task.notes[0].startswith("rows: ")
+    assert task.notes[0].startswith("rows: ") and "4 rows are 2 distinct problems" in task.notes[0]
+    assert task.notes[1] == "rows: 80.0% of what is asked, 2 problems"
 
 
 def test_the_first_held_out_problems_are_of_all_sources(files, load):
