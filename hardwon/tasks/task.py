@@ -37,6 +37,7 @@ class Task:
     gold(problem)      a response that earns full reward.
     split_steps(text)  the response cut at step boundaries; the joined steps equal the text.
     close()            ends worker processes; harmless when called twice.
+    prompt_template    how a prompt is worded unless the user says it; None: as it is.
     notes              sentences about what loading the data did, for `hardwon check`.
     """
 
@@ -46,4 +47,5 @@ class Task:
     gold: Callable[[Problem], str]
     split_steps: Callable[[str], list[str]] = split_lines
     close: Callable[[], None] = nothing_to_close
+    prompt_template: str | None = None
     notes: tuple[str, ...] = ()

@@ -2,11 +2,12 @@
 
 import json
 
+import jinja2
 import pytest
 
 from hardwon.dynamic_sampling import ProblemStream
 from hardwon.tasks import load_task
-from hardwon.tasks.mixture import load_mixture
+from hardwon.tasks.mixture import joined_template, load_mixture
 from hardwon.tasks.task import Task
 
 CHAIN = {"task": "chain_arithmetic", "name": "chain", "task_options": {"train_size": 50}}
@@ -133,6 +134,15 @@ def test_a_reward_is_of_its_source_alone(files, load):
         assert verdicts["a"].score == pytest.approx(scores["a"])
         assert verdicts["b"].score is None
         assert (verdicts["reasoning_gym:chain_sum"].score is None) == (reward_from == "verdict")
+
+
+def test_a_prompt_is_worded_as_its_source_says():
+    own = {"a": "{{ prompt }} In a box.", "b": None, 'c "d"': "Q: {{ prompt }}"}
+    template = jinja2.Template(joined_template(own))
+    worded = {name: template.render(prompt="1+1?", source_name=name) for name in own}
+    assert worded == {"a": "1+1? In a box.", "b": "1+1?", 'c "d"': "Q: 1+1?"}
+    assert joined_template({"a": "x", "b": "x"}) == "x"
+    assert joined_template({"a": None, "b": None}) is None
 
 
 @pytest.mark.parametrize(
