@@ -228,3 +228,16 @@ def test_summary_has_powers_of_two_and_the_number_of_samples():
     assert names(8)[-2:] == ["pass@8", "majority@8"] and len(names(8)) == 6
     # No response could be judged.
     assert names(4, "error") == ["mean@1"]
+
+
+def test_an_evaluation_of_a_mixture_has_one_for_each_source():
+    """Problem a is of one source, b and c of another: 1, and the mean of 1/4 and 1/3."""
+    sources = ["x", "y", "y"]
+    problems = [replace(p, source=s) for p, s in zip(PROBLEMS, sources, strict=True)]
+    result = run_script(problems=problems)
+    parts = Evaluation.from_dict(json.loads(json.dumps(result.to_dict()))).by_source()
+    assert {name: part.problem_ids for name, part in parts.items()} == {"x": ("a",), "y": ("b", "c")}
+    assert parts["x"].mean_at_k().value == 1 and parts["y"].mean_at_k().value == pytest.approx(7 / 24)
+    metrics = evaluation_metrics(result, result)
+    assert metrics["eval/x/mean@1"] == 1 and metrics["eval/y/mean@1"] == pytest.approx(7 / 24)
+    assert run_script().by_source() == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -161,6 +162,7 @@ def mixed(parts: Sequence[Part], trained: set[str], reward_from: str) -> Task:
     tasks = {part.name: part.task for part in parts}
     test = list(in_turn([part.test for part in parts]))
     notes = [f"{part.name}: {note}" for part in parts for note in part.task.notes]
+    total_weight = sum(part.weight for part in parts if part.name in trained)
     splits: dict[Split, list[Problem]] = {"train": [], "test": test}
     for part in parts:
         kept = without_prompts(part.train, test)
@@ -171,6 +173,9 @@ def mixed(parts: Sequence[Part], trained: set[str], reward_from: str) -> Task:
                 f"{part.name}: {counted(missing, 'problem')} left out, whose prompts another source holds out"
             )
             say(notes[-1:])
+        if part.name in trained:
+            share = part.weight / total_weight
+            notes.append(f"{part.name}: {share:.1%} of what is asked, {counted(len(kept), 'problem')}")
         total = sum(problem.weight for problem in kept)
         splits["train"] += [replace(p, weight=part.weight * p.weight / total) for p in kept]
     for problems in splits.values():
@@ -197,8 +202,22 @@ def mixed(parts: Sequence[Part], trained: set[str], reward_from: str) -> Task:
         lambda problem: tasks[problem.source].gold(problem),
         split_steps=ways.pop() if len(ways) == 1 else split_lines,
         close=lambda: close_all(parts),
+        prompt_template=joined_template({part.name: part.task.prompt_template for part in parts}),
         notes=tuple(notes),
     )
+
+
+def joined_template(templates: Mapping[str, str | None]) -> str | None:
+    """The template (Jinja) that words a prompt as its source's own does; `source_name` is the source.
+
+    >>> joined_template({"a": "{{ prompt }}!", "b": None})
+    '{% if source_name == "a" %}{{ prompt }}!{% else %}{{ prompt }}{% endif %}'
+    """
+    if len(set(templates.values())) < 2:
+        return next(iter(templates.values()), None)
+    *first, last = [(json.dumps(name), text or "{{ prompt }}") for name, text in templates.items()]
+    branches = "".join(f"{{% elif source_name == {name} %}}{text}" for name, text in first)
+    return f"{branches.replace('elif', 'if', 1)}{{% else %}}{last[1]}{{% endif %}}"
 
 
 def in_turn(lists: Sequence[Sequence[Problem]]) -> Iterator[Problem]:

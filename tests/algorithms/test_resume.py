@@ -157,6 +157,40 @@ def test_a_finished_run_can_be_resumed_for_more(run_here, tmp_path):
     assert read_rollouts(path).to_pandas().equals(read_rollouts(whole).to_pandas())
 
 
+def test_a_mixture_resumes_exactly_and_reports_each_source(run_here, tmp_path):
+    """Three quarters short sums, one quarter longer ones from a file that `math` judges."""
+    data = tmp_path / "long.jsonl"
+    rows = [{"prompt": f"{i % 10}+{i // 10}+1+1+1", "answer": i % 10 + i // 10 + 3} for i in range(100)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sources = [
+        {"name": "short", "weight": 3, "task_options": {"train_size": 64, "max_terms": 4}},
+        {"data": str(data), "task": "math", "task_options": {"held_out_fraction": 0.1}},
+    ]
+    changes = {"data": json.dumps(sources), "learning_rate_schedule": "constant", "checkpoint_every": 2}
+    changes |= {"max_rounds": 2, "max_new_tokens": 16, "eval_every": 2, "eval_samples": 2}
+
+    def run(path, iterations):
+        given = words(path, iterations=iterations, **changes)
+        return run_here("da3po", *(word for word in given if not word.startswith("task_options")))
+
+    path, whole = tmp_path / "run", tmp_path / "whole"
+    assert run(path, 2) == 0
+    assert run_here("--resume", path, "iterations=4") == 0
+    assert run(whole, 4) == 0
+    assert_same(path, whole)
+    before, *trained = read_metrics(path)
+    assert before["eval/short/mean@1"] > before["eval/long/mean@1"] == 0  # math wants a box
+    # The mean of the eight problems is that of four and four, since the sources take turns.
+    assert before["eval/mean@1"] == (before["eval/short/mean@1"] + before["eval/long/mean@1"]) / 2
+    short, long = (sum(m[f"groups_sampled/{name}"] for m in trained) for name in ("short", "long"))
+    assert abs(short - 3 * long) <= 3
+    for m in trained:
+        weights = m["groups_sampled/short"], m["groups_sampled/long"]
+        parts = m["reward/short"], m["reward/long"]
+        mean = sum(w * r for w, r in zip(weights, parts, strict=True)) / sum(weights)
+        assert mean == pytest.approx(m["reward"])
+
+
 def refused(run_here, capsys, *given):
     """What hardwon says when it refuses, on one line."""
     assert run_here(*given) == 2

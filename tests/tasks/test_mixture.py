@@ -1,12 +1,13 @@
-"""Several sources in one run: each has its share, its own verifier, and metrics of its own (known fault 53)."""
+"""Several sources in one run: each has its share, its verifier and its metrics (known fault 53)."""
 
 import json
 
+import jinja2
 import pytest
 
-from hardwon.data import Problem, Verdict
 from hardwon.dynamic_sampling import ProblemStream
 from hardwon.tasks import load_task
+from hardwon.tasks.mixture import joined_template, load_mixture
 from hardwon.tasks.task import Task
 
 CHAIN = {"task": "chain_arithmetic", "name": "chain", "task_options": {"train_size": 50}}
@@ -75,7 +76,8 @@ def test_the_weight_of_rows_holds_within_a_source(tmp_path, load):
         task = load("math", data=[source, CHAIN])
     assert [p.weight for p in task.problems("train")[:2]] == [3, 1]
     assert sum(p.weight for p in task.problems("train")) == pytest.approx(5)
-    assert task.notes[0].startswith("rows: ")
+    assert task.notes[0].startswith("rows: ") and "4 rows are 2 distinct problems" in task.notes[0]
+    assert task.notes[1] == "rows: 80.0% of what is asked, 2 problems"
 
 
 def test_the_first_held_out_problems_are_of_all_sources(files, load):
@@ -86,7 +88,7 @@ def test_the_first_held_out_problems_are_of_all_sources(files, load):
 
 
 def test_eval_data_is_sources_too(files, load):
-    """`sums` has its own evaluation, `other` is for evaluation only, and `plain` trains on all that it has."""
+    """`sums` has its own evaluation, `other` is for evaluation only, and `plain` trains on all it has."""
     task = load(
         "math",
         data=[{"data": files("sums", 20)}, {"data": files("plain", 20)}],
@@ -124,6 +126,7 @@ def test_a_reward_is_of_its_source_alone(files, load):
     """Training reads scores where functions judge; the other sources keep their +1 and -1."""
     sources = [{"data": files("a", 20), "reward": f"{__name__}:shorter"}, {"data": files("b", 20)}]
     gym = {"task": "reasoning_gym:chain_sum", "task_options": {"train_size": 3, "test_size": 2}}
+    gym["task_options"]["verifier_workers"] = 1
     for reward_from, scores in (("verdict", {"a": 1 / 3, "b": None}), ("score", {"a": 1 / 3})):
         task = load("math", data=[*sources, gym], reward_from=reward_from)
         one = {p.source: p for p in task.problems("train")}
@@ -131,6 +134,15 @@ def test_a_reward_is_of_its_source_alone(files, load):
         assert verdicts["a"].score == pytest.approx(scores["a"])
         assert verdicts["b"].score is None
         assert (verdicts["reasoning_gym:chain_sum"].score is None) == (reward_from == "verdict")
+
+
+def test_a_prompt_is_worded_as_its_source_says():
+    own = {"a": "{{ prompt }} In a box.", "b": None, 'c "d"': "Q: {{ prompt }}"}
+    template = jinja2.Template(joined_template(own))
+    worded = {name: template.render(prompt="1+1?", source_name=name) for name in own}
+    assert worded == {"a": "1+1? In a box.", "b": "1+1?", 'c "d"': "Q: 1+1?"}
+    assert joined_template({"a": "x", "b": "x"}) == "x"
+    assert joined_template({"a": None, "b": None}) is None
 
 
 @pytest.mark.parametrize(
@@ -156,10 +168,9 @@ def test_faults_name_the_source(files, data, message):
 
 
 def test_what_a_paired_evaluation_has_no_place_for_is_refused(files):
-    with pytest.raises(ValueError, match="eval_data, source 'a': it is judged as .* so `task` has no place"):
-        load_task(
-            "math", data=[{"data": files("a", 20)}], eval_data=[{"data": files("a", 2), "task": "math"}]
-        )
+    evaluated = {"data": files("a", 2), "task": "math"}
+    with pytest.raises(ValueError, match=r"eval_data, source 'a': it is judged as .* so `task` has no place"):
+        load_task("math", data=[{"data": files("a", 20)}], eval_data=[evaluated])
 
 
 def test_a_source_that_fails_closes_the_others(files, monkeypatch):
@@ -169,13 +180,8 @@ def test_a_source_that_fails_closes_the_others(files, monkeypatch):
     def load_one(spec, **options):
         if spec == "bad":
             raise ValueError("no")
-        problem = Problem("p", "?", "!")
-        return Task(
-            spec, lambda _: [problem], lambda _: [Verdict("wrong")], str, close=lambda: closed.append(1)
-        )
-
-    from hardwon.tasks.mixture import load_mixture
+        return Task(spec, lambda _: [], lambda _: [], str, close=lambda: closed.append(spec))
 
     with pytest.raises(ValueError, match="source 'bad': no"):
         load_mixture(load_one, "good", data=[{"name": "good"}, {"name": "bad", "task": "bad"}])
-    assert closed == [1]
+    assert closed == ["good"]
