@@ -219,8 +219,9 @@ EXAMPLE_COLUMNS = {
 
 def read_examples(source: str | Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
     """Worked examples as rows with `prompt` and `response`, from the setting or the file that it names."""
-    rows = read_rows(source, "examples") if isinstance(source, str) else list(enumerate(source, 1))
-    return tuple(_example(number, row) for number, row in rows)
+    if isinstance(source, str):
+        return tuple(_example(row.number, row.content) for row in read_rows(source, "examples"))
+    return tuple(_example(number, row) for number, row in enumerate(source, 1))
 
 
 def _example(number: int, row: Any) -> Mapping[str, Any]:

@@ -23,9 +23,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hardwon.data import Outcome, Verdict
+from hardwon.verifiers.answers import shortened
 from hardwon.verifiers.outputs import same_data, same_text
 from hardwon.verifiers.programs import completed, extract_code
-from hardwon.verifiers.answers import shortened
 from hardwon.verifiers.sandbox import Child, Run, Sandbox, SandboxError
 from hardwon.verifiers.sandbox_inside import plain
 

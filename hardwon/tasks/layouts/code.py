@@ -27,7 +27,7 @@ from hardwon.tasks.layouts.layout import (
 from hardwon.tasks.layouts.prompts import Prompt, prompt_at
 from hardwon.tasks.layouts.tests import cases_in, content, tests_of
 from hardwon.verifiers import code
-from hardwon.verifiers.code import AssertTests, CallTests, StdinTests, Tests, changed_argument
+from hardwon.verifiers.code import AssertTests, CallTests, CheckerTests, StdinTests, Tests, changed_argument
 
 PROMPTS = (
     ("question",),
@@ -239,7 +239,7 @@ def asked(prompt: Prompt, tests: Tests, starter: Any) -> Prompt:
         return prompt  # messages are complete, and so is code to continue
     if isinstance(starter, str) and starter.strip() and starter.strip() not in prompt:
         prompt = f"{prompt}\n\n{starter}"
-    if isinstance(tests, StdinTests):
+    if isinstance(tests, StdinTests | CheckerTests):
         told = "standard input" in prompt.lower() or "stdin" in prompt.lower()
         way = "Write a Python program that reads standard input and prints to standard output."
         return prompt if told else f"{prompt}\n\n{way}"
