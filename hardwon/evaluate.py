@@ -95,11 +95,14 @@ class Evaluation:
         return estimate(shares_P)
 
     def summary(self) -> dict[str, Estimate]:
-        """mean@1, estimated from all K responses, and pass@k and majority@k for larger k."""
+        """mean@1, estimated from all K responses, and pass@k and majority@k for larger k.
+
+        There is no vote where the verifier does not say what it reads as the answer.
+        """
         rows = {"mean@1": self.mean_at_k()}
         for k in report_ks(self)[1:]:
             rows[f"pass@{k}"] = self.pass_at_k(k)
-            if k > 2:  # a vote of two, with ties drawn, is one response
+            if k > 2 and self.names_answers:  # a vote of two, with ties drawn, is one response
                 rows[f"majority@{k}"] = self.majority_at_k(k)
         return rows
 

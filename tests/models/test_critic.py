@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import make_policy
+from tiny_models import make_policy
 from torch.nn.functional import binary_cross_entropy_with_logits
 from transformers import AutoModelForSequenceClassification
 

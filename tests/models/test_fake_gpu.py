@@ -6,11 +6,11 @@ import io
 
 import pytest
 import torch
-from conftest import make_policy
 from pretend_gpu import OnGpu, pretend_gpu
 from rich.console import Console
 from safetensors.torch import load_file
 from test_generator_hf import as_lists, make_requests
+from tiny_models import make_policy
 
 from hardwon.algorithms import find, resolve
 from hardwon.data import Sampling

@@ -6,7 +6,7 @@ from itertools import chain
 import numpy as np
 import pytest
 import torch
-from conftest import CONFIGS, make_policy, make_tokenizer
+from tiny_models import CONFIGS, make_policy, make_tokenizer
 from transformers import AutoModelForCausalLM
 
 from hardwon.data import Request, Sampling

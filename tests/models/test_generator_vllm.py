@@ -19,7 +19,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from conftest import COMMON, IDS, make_policy, make_tokenizer
+from tiny_models import COMMON, IDS, make_policy, make_tokenizer
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
 from hardwon.algorithms import resolve

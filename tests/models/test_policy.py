@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from conftest import CONFIGS, make_policy, make_tokenizer
+from tiny_models import CONFIGS, make_policy, make_tokenizer
 from transformers import AutoModelForCausalLM, CohereConfig, Gemma2Config, GraniteConfig
 
 from hardwon.data import Sampling

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import CHAT, make_tokenizer
+from tiny_models import CHAT, make_tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from hardwon.data import Problem

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import make_tokenizer
+from tiny_models import make_tokenizer
 from transformers import GenerationConfig
 
 from hardwon.models.tokens import (

@@ -18,7 +18,7 @@ HOLDS = any(layer.holds for layer in layers())
 needs_layer = pytest.mark.skipif(not HOLDS, reason="no layer of isolation holds on this machine")
 
 
-problem_of_row = Reader(code_problem)
+read_row = Reader(code_problem)
 
 
 @pytest.fixture
@@ -72,14 +72,14 @@ def test_own_data_in_jsonl_and_parquet(tmp_path):
 
 def test_stdin_layout():
     content = {"inputs": ["1\n", ["a", "b"]], "outputs": ["2\n", ["c"]], "fn_name": None}
-    problem = problem_of_row({"question": "Q", "input_output": content}, "rows/1")
+    problem = read_row({"question": "Q", "input_output": content}, "rows/1")
     assert problem.info["tests"] == StdinTests(("1\n", "a\nb"), ("2\n", "c"))
     assert problem.id == "rows/1" and problem.answer == "" and "standard input" in problem.prompt
 
 
 def test_call_layout_names_the_function():
     content = {"inputs": [[1, 2]], "outputs": [3], "fn_name": "add"}
-    problem = problem_of_row({"question": "Add.", "input_output": content}, "x")
+    problem = read_row({"question": "Add.", "input_output": content}, "x")
     assert problem.info["tests"] == CallTests("add", ([1, 2],), (3,))
     assert problem.prompt.endswith("`add`.")
 
@@ -92,7 +92,7 @@ def test_humaneval_layout():
         "entry_point": "f",
         "canonical_solution": "    return x\n",
     }
-    problem = problem_of_row(row, "x")
+    problem = read_row(row, "x")
     assert problem.prompt == row["prompt"] and problem.answer == row["prompt"] + row["canonical_solution"]
     # The prompt alone is no program, so the tests do without it.
     assert problem.info["tests"] == AssertTests(row["test"], ("f",), ("check(f)",), row["prompt"])
@@ -108,7 +108,7 @@ def test_mbpp_layout_finds_the_functions_under_test():
             "x = area(2)\nassert x",
         ],
     }
-    tests = problem_of_row(row, "x").info["tests"]
+    tests = read_row(row, "x").info["tests"]
     assert tests.names == ("area", "name")
 
 
@@ -133,12 +133,12 @@ def test_mbpp_layout_finds_the_functions_under_test():
 )
 def test_bad_rows_name_the_column(row, column):
     with pytest.raises(BadRowError, match=f"'{column}'"):
-        problem_of_row(row, "x")
+        read_row(row, "x")
 
 
 @needs_layer
 def test_gold_without_a_solution_is_refused(task):
-    problem = problem_of_row({"text": "Q", "test_list": ["assert f(1)"]}, "rows/3")
+    problem = read_row({"text": "Q", "test_list": ["assert f(1)"]}, "rows/3")
     with pytest.raises(ValueError, match="rows/3"):
         task.gold(problem)
 
@@ -151,7 +151,7 @@ def test_what_compares_does_not_come_from_the_program():
         "code": "from math import isclose\ndef half(x): return x / 2",
         "test_list": ["assert isclose(half(3), 1.5)"],
     }
-    problem = problem_of_row(row, "0")
+    problem = read_row(row, "0")
     box = open_sandbox()
     assert verify(box, problem.info["tests"], row["code"]).correct
     cheat = "def isclose(*values): return True\ndef half(x): return 7"
@@ -160,4 +160,4 @@ def test_what_compares_does_not_come_from_the_program():
 
 def test_a_solution_that_is_an_import_is_still_under_test():
     row = {"prompt": "?", "code": "from math import gcd", "test_list": ["assert gcd(4, 6) == 2"]}
-    assert problem_of_row(row, "0").info["tests"].names == ("gcd",)
+    assert read_row(row, "0").info["tests"].names == ("gcd",)

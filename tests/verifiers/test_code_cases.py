@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from hardwon.tasks.code import problem_of_row
 from hardwon.verifiers.code import CallTests, CheckerTests, StdinTests, changed_argument, verify
 from hardwon.verifiers.sandbox import Sandbox
 from hardwon.verifiers.sandbox_layers import Limits, package_origin, usual_packages
@@ -41,7 +40,7 @@ def judge(sandbox, pairs):
 
 def test_every_reported_case_has_its_verdict(sandbox):
     assert len(REPORTED) == 26
-    pairs = [(problem_of_row(case["row"], "x").info["tests"], case["program"]) for case in REPORTED]
+    pairs = [(Reader(code_problem)(case["row"], "x").info["tests"], case["program"]) for case in REPORTED]
     found = {c["name"]: (c["verdict"], v) for c, v in zip(REPORTED, judge(sandbox, pairs), strict=True)}
     assert {name: v for name, (wanted, v) in found.items() if v.outcome != wanted} == {}
 
@@ -195,7 +194,7 @@ def test_rows_whose_entry_point_is_a_method(sandbox):
         "        seen = Counter()\n        for i, n in enumerate(nums):\n            if target - n in seen:\n"
         "                return [seen[target - n], i]\n            seen[n] = i\n",
     }
-    problem = problem_of_row(row, "x")
+    problem = Reader(code_problem)(row, "x")
     tests = problem.info["tests"]
     assert verify(sandbox, tests, problem.answer).correct
     wrong = (
@@ -286,7 +285,7 @@ def test_rows_with_long_integers_are_read(sandbox):
         "question": "f",
         "input_output": f'{{"fn_name": "f", "inputs": [[{digits}]], "outputs": [1{"0" * 5000}]}}',
     }
-    tests = problem_of_row(row, "x").info["tests"]
+    tests = Reader(code_problem)(row, "x").info["tests"]
     assert tests.outputs == (10**5000,)
     assert verify(sandbox, tests, "def f(n): return n + 1").correct
     verdict = verify(sandbox, tests, "def f(n): return n")
