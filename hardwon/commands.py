@@ -91,7 +91,7 @@ def evaluation_table(title: str, evaluations: Mapping[str, Evaluation]) -> Table
     k = sampled.num_samples
     rows = {f"mean@{k}, {sampling_words(sampled.sampling)}": sampled.mean_at_k()}
     rows |= {f"pass@{n}": sampled.pass_at_k(n) for n in report_ks(sampled) if n > 1}
-    if k > 2:
+    if k > 2 and sampled.names_answers:
         rows[f"majority@{k}"] = sampled.majority_at_k(k)
     rows["greedy"] = greedy.mean_at_k()
     for name, value in rows.items():

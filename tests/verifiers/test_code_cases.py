@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hardwon.tasks.layouts.reader import Reader, code_problem
 from hardwon.verifiers.code import CallTests, CheckerTests, StdinTests, changed_argument, verify
 from hardwon.verifiers.sandbox import Sandbox
 from hardwon.verifiers.sandbox_layers import Limits, package_origin, usual_packages
