@@ -194,7 +194,7 @@ def test_rows_of_data(tmp_path, convert, rows):
 
 @many
 @given(
-    st.sampled_from([".jsonl", ".json", ".parquet"]),
+    st.sampled_from([".jsonl", ".json", ".parquet", ".csv", ".tsv", ".arrow", ".csv.gz", ".jsonl.zst"]),
     st.one_of(st.binary(max_size=80), st.text().map(str.encode)),
 )
 def test_files_of_data(tmp_path, suffix, content):
