@@ -217,7 +217,7 @@ def test_rows_that_look_like_a_known_layout(problem_of, layout, data):
 
 @many
 @given(
-    st.sampled_from([".jsonl", ".json", ".parquet"]),
+    st.sampled_from([".jsonl", ".json", ".parquet", ".csv", ".tsv", ".arrow", ".csv.gz", ".jsonl.zst"]),
     st.one_of(st.binary(max_size=80), st.text().map(str.encode)),
 )
 def test_files_of_data(tmp_path, suffix, content):
