@@ -193,7 +193,7 @@ class Workload:
 
     @property
     def verify_seconds_each(self) -> float:
-        default = {"math": 0.01, "code": 0.1}.get(self.config.task, 0.0)
+        default = max({"math": 0.01, "code": 0.1}.get(task, 0.0) for task in self.config.tasks)
         return default if self.assumed.verify_seconds is None else self.assumed.verify_seconds
 
     def rows(self, mean_new: float, prefix: float = 0.0) -> int:

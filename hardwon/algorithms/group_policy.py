@@ -356,7 +356,7 @@ def warn_of_short_batch(
 
 def form_hint(trainer: Trainer, metrics: Mapping[str, float]) -> str:
     """Why nothing is right, where no response has an answer. A user's reward says nothing of answers."""
-    if trainer.config.reward is not None:
+    if trainer.config.has_reward_functions:
         return ""
     counts = (int(metrics[f"dynamic_sampling/{name}"]) for name in ("answered", "judged"))
     return no_answer_hint(trainer.bench.task, trainer.bench.train[0], *counts)

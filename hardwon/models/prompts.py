@@ -121,6 +121,7 @@ def _worded(problem: Problem, question: str, form: PromptForm, *, chat: bool, co
         "question": question,
         "problem": question,
         **columns,
+        "source_name": problem.source,
         "prompt": question,
         "row": columns,
         "examples": form.examples,

@@ -93,7 +93,8 @@ def load_distinct(
             faults.add(row, fault)
     faults.refuse()
     if not loaded.problems:
-        raise ValueError(f"{named(source)}: every row is left out")
+        why = "; ".join(getattr(convert, "notes", ()))  # of a Reader
+        raise ValueError(f"{named(source)}: every row is left out; {why}".removesuffix("; "))
     loaded.notes += [*_note_of_copies(loaded), *_note_of_answers(loaded, first)]
     return loaded
 

@@ -6,6 +6,8 @@ import jinja2
 import pytest
 
 from hardwon.dynamic_sampling import ProblemStream
+from hardwon.models.prompts import PromptForm, encode_prompt
+from hardwon.models.tokens import load_tokenizer
 from hardwon.tasks import load_task
 from hardwon.tasks.mixture import joined_template, load_mixture
 from hardwon.tasks.task import Task
@@ -76,8 +78,8 @@ def test_the_weight_of_rows_holds_within_a_source(tmp_path, load):
         task = load("math", data=[source, CHAIN])
     assert [p.weight for p in task.problems("train")[:2]] == [3, 1]
     assert sum(p.weight for p in task.problems("train")) == pytest.approx(5)
-    assert task.notes[0].startswith("rows: ") and "4 rows are 2 distinct problems" in task.notes[0]
-    assert task.notes[1] == "rows: 80.0% of what is asked, 2 problems"
+    assert any(n.startswith("rows: ") and "4 rows are 2 distinct problems" in n for n in task.notes)
+    assert "rows: 80.0% of what is asked, 2 problems" in task.notes
 
 
 def test_the_first_held_out_problems_are_of_all_sources(files, load):
@@ -143,6 +145,16 @@ def test_a_prompt_is_worded_as_its_source_says():
     assert worded == {"a": "1+1? In a box.", "b": "1+1?", 'c "d"': "Q: 1+1?"}
     assert joined_template({"a": "x", "b": "x"}) == "x"
     assert joined_template({"a": None, "b": None}) is None
+
+
+def test_a_model_is_asked_in_the_words_of_the_source(files, load):
+    """Mathematics asks for a box; the chain is asked as it is."""
+    task = load("math", data=[files("sums", 40), CHAIN])
+    tokenizer = load_tokenizer("embedded")
+    form = PromptForm(template=task.prompt_template, chat=False)
+    one = {problem.source: problem for problem in task.problems("train")}
+    asked = {name: tokenizer.decode(encode_prompt(tokenizer, p, form)) for name, p in one.items()}
+    assert "final answer within" in asked["sums"] and "final answer within" not in asked["chain"]
 
 
 @pytest.mark.parametrize(
