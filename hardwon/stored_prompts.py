@@ -8,8 +8,8 @@ evaluation, in every stage of an offline method, and on every rank.
 from __future__ import annotations
 
 import hashlib
+import io
 import itertools
-import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hardwon.checkpoints import fsync, saving
+from hardwon.checkpoints import write_atomic
 from hardwon.data import Problem
 from hardwon.models.parallel import on_main
 
@@ -97,13 +97,6 @@ def _write(path: Path, added: dict[str, tuple[str, np.ndarray]]) -> None:
     table = pa.table(columns)
     if path.is_file():
         table = pa.concat_tables([pq.ParquetFile(path).read(), table])
-    temporary = path.with_name(f".{path.name}.partial")
-    with saving("prompts", path):
-        try:
-            pq.write_table(table, temporary, compression="zstd")
-            fsync(temporary)
-            os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        fsync(path.parent)
+    content = io.BytesIO()
+    pq.write_table(table, content, compression="zstd")
+    write_atomic(path, content.getvalue())

@@ -47,7 +47,7 @@ def make_group(rng, level, group_size, iteration, text, problem=None):
         correct = bool(rng.random() < rate)
         length = int(rng.integers(4, 20))
         sample = Sample(np.full(length, 5), np.full(length, -0.1, np.float32), bool(rng.random() < 0.95))
-        verdict = Verdict("correct" if correct else "wrong")
+        verdict = Verdict("correct", answer="1") if correct else Verdict("wrong", answer="3")
         rollouts.append(Rollout(sample, text(problem, correct), verdict, 1.0 if correct else -1.0))
     return Group(State(problem), (1, 2), tuple(rollouts), iteration)
 

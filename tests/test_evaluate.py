@@ -220,12 +220,15 @@ def test_both_evaluations_have_the_settings_of_evaluation():
 
 def test_summary_has_powers_of_two_and_the_number_of_samples():
     def names(k, outcome="wrong"):
-        row = ((outcome,) * k,)
-        return list(Evaluation("t", SAMPLED, 0, ("a",), "", row, (("",) * k,), *(((False,),) * 4)).summary())
+        row, flags = ((outcome,) * k,), ((False,) * k,)
+        found = Evaluation("t", SAMPLED, 0, ("a",), "", row, (("",) * k,), ((1,) * k,), flags, flags, flags)
+        return list(found.summary())
 
     assert names(1) == ["mean@1"]
     assert names(6) == ["mean@1", "pass@2", "pass@4", "majority@4", "pass@6", "majority@6"]
     assert names(8)[-2:] == ["pass@8", "majority@8"] and len(names(8)) == 6
+    # A verifier that does not say what the answer of a right response is leaves nothing to vote for.
+    assert names(4, "correct") == ["mean@1", "pass@2", "pass@4"]
     # No response could be judged.
     assert names(4, "error") == ["mean@1"]
 

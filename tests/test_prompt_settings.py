@@ -31,6 +31,9 @@ def chat_model(tmp_path):
     path = tmp_path / "model"
     shutil.copytree(packaged_path("embedded"), path)
     (path / "chat_template.jinja").write_text(TURNS)
+    config = json.loads((path / "config.json").read_text())
+    del config["hardwon_origin"]  # a model like any other: it knows no task
+    (path / "config.json").write_text(json.dumps(config))
     return path
 
 
@@ -42,7 +45,7 @@ def base_model(chat_model):
 
 def findings(problems, model, **changes):
     settings = {"task": "math", "data": str(problems), "model": str(model), "max_prompt_tokens": 600}
-    settings |= {"max_new_tokens": 8, "overlong_buffer": 2, "device": "cpu"}
+    settings |= {"max_new_tokens": 8, "device": "cpu"}
     return {f.subject: f for f in check(resolve("grpo", settings, changes))}
 
 

@@ -24,8 +24,8 @@ from hardwon.statistics import (
 def test_a_ratio_is_of_sums_and_leaves_out_what_has_no_whole():
     result = estimate_ratio([1, 3, 0], [4, 4, 0])
     assert (result.value, result.num_problems) == (0.5, 2)
-    # Two problems of two: with chance 1/4 both draws are the first, so that 1/4 and 3/4 are the ends.
-    assert (result.low, result.high) == (0.25, 0.75)
+    # The linear parts are -1/4 and 1/4: variance 1/8, of their mean 1/16, and 1/4 over 1/16 is 4 trials.
+    assert (result.low, result.high) == pytest.approx(wilson_interval(0.5, 4))
     # 1 of 1 and 1 of 3: 2/4, where the mean of ratios would be 2/3.
     assert estimate_ratio([1, 1], [1, 3]).value == 0.5
     assert np.isnan(estimate_ratio([0], [0]).value)
@@ -37,7 +37,7 @@ def test_a_ratio_that_all_problems_share_has_an_interval():
 
 
 def test_a_ratio_of_equal_wholes_is_the_mean():
-    """With the same number of responses each, the interval is the bootstrap's of the mean, up to its luck."""
+    """With the same number of responses each, the interval is nearly that of the mean."""
     correct = np.random.default_rng(0).integers(0, 5, 60)
     ratio, mean = estimate_ratio(correct, [4] * 60), estimate(correct / 4)
     assert ratio.value == pytest.approx(mean.value)

@@ -84,9 +84,9 @@ SETTINGS = {
     "warmup_iterations": 0, "checkpoint_every": 1, "eval_every": 0, "eval_problems": 4, "eval_samples": 1,
 }  # fmt: skip
 METHODS = {
-    "grpo": {"group_size": 2, "overlong_buffer": 2},
+    "grpo": {"group_size": 2},
     "ppo": {"updates_per_iteration": 2},
-    "sft": {"solutions_per_problem": 8, "iterations": 1},
+    "sft": {"solutions_per_problem": 8},
 }
 
 

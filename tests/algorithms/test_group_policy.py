@@ -1,7 +1,6 @@
 """The online loop on the embedded model: every recipe, every setting, and what it records."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -265,20 +264,15 @@ def test_a_short_batch_says_what_it_was_short_of():
 
 
 def test_a_run_in_which_no_response_has_an_answer_says_so(train, monkeypatch):
-    """Two tokens are too few for an answer, and this verifier says what it reads as one."""
-    judge = chain_arithmetic._judge
-
-    def naming(response, answer):
-        verdict = judge(response, answer)
-        return replace(verdict, answer=answer) if verdict.correct else verdict
-
-    monkeypatch.setattr(chain_arithmetic, "_judge", naming)
+    """Two tokens are too few for an answer."""
     said = []
-    monkeypatch.setattr(Display, "print", lambda self, text: said.append(text))
+    keep = lambda self, text: said.append(text) if text.startswith("iteration") else None  # noqa: E731
+    monkeypatch.setattr(Display, "print", keep)
     train("da3po", **IMPOSSIBLE)
     assert "iteration 1: No response of 128 had an answer in the wanted form" in said[1]
     assert "A right response is, for example" in said[1] and len(said) == 4
-    train("grpo", **{k: v for k, v in IMPOSSIBLE.items() if k != "max_rounds"})  # no filter, so no shortfall
+    unfiltered = {k: v for k, v in IMPOSSIBLE.items() if k not in ("max_rounds", "overlong_buffer")}
+    train("grpo", **unfiltered)  # no filter, so no shortfall
     assert "iteration 1: No response of 32 had an answer" in said[4]
     train("grpo")
     assert len(said) == 6
