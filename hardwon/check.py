@@ -140,9 +140,8 @@ def check_tokens(config: SharedSettings, task: Task) -> Iterator[Finding]:
         [encode_prompt(tokenizer, p, form) for p in problems]
         for form, problems in zip(forms, splits, strict=True)
     ]
-    first, bos = prompts[0][0], tokenizer.bos_token_id
-    begins = f"{first.count(bos)} BOS" if bos is not None else "the tokenizer has no BOS"
-    yield Finding("ok", "beginning", begins)
+    first = prompts[0][0]
+    yield Finding("ok", "beginning", beginning(tokenizer, first))
     yield Finding("ok", "first prompt", shown_prompt(tokenizer, first))
     if forms[1] != forms[0] and prompts[1]:
         yield Finding("ok", "first held-out prompt", shown_prompt(tokenizer, prompts[1][0]))
@@ -168,6 +167,15 @@ def check_lengths(lengths: Sequence[int], config: SharedSettings) -> Iterator[Fi
     if too_long:
         text += f"; {too_long} over max_prompt_tokens={config.max_prompt_tokens}: raise it to {max(lengths)}"
     yield Finding("error" if too_long else "ok", "prompts", text)
+
+
+def beginning(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+    """Whether a prompt begins with a BOS. Only there it is one: some models open every turn with it."""
+    bos = tokenizer.bos_token_id
+    if bos is None:
+        return "the tokenizer has no BOS"
+    name = f"{tokenizer.convert_ids_to_tokens(bos)!r} ({bos})"
+    return f"{name}, which is the BOS" if ids[0] == bos else f"no BOS, which would be {name}"
 
 
 def check_fit(config: SharedSettings, hardware: Hardware) -> Iterator[Finding]:

@@ -74,6 +74,12 @@ def test_a_base_model_gets_question_and_answer_by_itself(problems, base_model):
     assert text.startswith("<bos>Question: What is ") and text.endswith("within \\boxed{}.\nAnswer:")
 
 
+def test_a_token_that_opens_every_turn_is_a_bos_at_the_beginning_only(problems, chat_model):
+    """So it is in SmolLM2, where <|im_start|> is both: a prompt of three turns has one BOS and not three."""
+    (chat_model / "chat_template.jinja").write_text("<bos>a<bos>b" + TURNS)
+    assert findings(problems, chat_model)["beginning"].text == "'<bos>' (1), which is the BOS"
+
+
 def test_none_leaves_prompts_as_they_are(problems, base_model):
     _, text = first_prompt(problems, base_model, prompt_template="none")
     assert text.startswith("<bos>What is ") and text.endswith("+1?")
