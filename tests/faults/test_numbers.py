@@ -111,7 +111,7 @@ def test_in_rewards(tmp_path, value):
     """A reward that is no number is left out of its group; the rest of the group is trained on."""
     path = tmp_path / "run"
     setup = partial(
-        spoil, "hardwon.algorithms.group_policy:outcome_reward", partial(instead, value), range(1, 2000, 9)
+        spoil, "hardwon.workbench:outcome_reward", partial(instead, value), range(1, 2000, 9)
     )
     assert train_in_child("da3po", path, SHORT, setup) == 0
     assert finite_weights(path)
