@@ -22,7 +22,7 @@ from hardwon.tasks.layouts.layout import (
 )
 from hardwon.tasks.layouts.mapping import check_columns, load_row_function, mapped, rewritten
 from hardwon.tasks.layouts.math import math_layout, reward_layout
-from hardwon.tasks.layouts.prompts import prompt_at
+from hardwon.tasks.layouts.prompts import prompt_of
 
 ProblemOf = Callable[[Row, str], tuple[Problem, str]]  # row, default id; problem, name of the layout
 
@@ -110,7 +110,7 @@ def code_problem(row: Row, default_id: str) -> tuple[Problem, str]:
 
 
 def answered(row: Row, layout: Layout, default_id: str) -> Problem:
-    prompt = prompt_at(row, layout.prompt) if isinstance(layout.prompt, str) else read(row, layout.prompt)
+    prompt = prompt_of(row, layout)
     answer = None if layout.answer is None else read(row, layout.answer)
     if isinstance(answer, str):
         answer = answer.strip()
