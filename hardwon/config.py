@@ -203,7 +203,7 @@ class OnlineSettings(Settings):
 
 class EvaluationSettings(Settings):
     eval_problems: int = Field(500, gt=0, description="held-out problems (ours)")
-    eval_samples: int = Field(4, gt=0, description="responses a problem, beside a greedy one (ours)")
+    eval_samples: int = Field(4, gt=0, description="responses per problem, beside a greedy one (ours)")
     eval_temperature: float | None = Field(
         None, gt=0, description="of sampled evaluations and validations; this and the next: null, as training"
     )

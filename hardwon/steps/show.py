@@ -69,7 +69,7 @@ def _largest(solution: SolutionSteps) -> float:
 
 
 def step_table(solution: SolutionSteps) -> Table:
-    """One row a step; green steps helped, red ones hurt."""
+    """One row per step; green steps helped, red ones hurt."""
     verdict = Text("correct", style="green") if solution.correct else Text("wrong", style="red")
     # Text and not markup: prompts and steps may hold square brackets.
     title = Text.assemble(solution.judged.prompt.strip(), "   ", verdict)
