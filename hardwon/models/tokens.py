@@ -74,7 +74,7 @@ Values = Sequence[int] | Sequence[float] | np.ndarray
 
 
 class Scored(NamedTuple):
-    """One response on its way into a batch; `log_probs` and `advantages` have one value per response token."""
+    """One response on its way into a batch; `log_probs` and `advantages` have a value per response token."""
 
     prompt_ids: Values
     response_ids: Values

@@ -137,10 +137,8 @@ def methods_of(node: ast.ClassDef) -> list[str]:
 
 def imports_of(program: str, names: Set[str]) -> dict[str, str]:
     """For those of `names` that the program imports at its top level: the import statement."""
-    tree = parsed(program)
-    statements = (
-        [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))] if tree else []
-    )
+    tree = parsed(program) or ast.Module([], [])
+    statements = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
     return {
         name: ast.unparse(node) for node in statements for name in sorted(names & names_in(node, ast.Store))
     }

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from hardwon.config import load_function
 from hardwon.data import Problem
 from hardwon.tasks.layouts.answers import gold_texts
 from hardwon.tasks.layouts.code import code_layout, code_parts
@@ -20,7 +21,7 @@ from hardwon.tasks.layouts.layout import (
     is_list,
     read,
 )
-from hardwon.tasks.layouts.mapping import check_columns, load_row_function, mapped, rewritten
+from hardwon.tasks.layouts.mapping import check_columns, mapped, rewritten
 from hardwon.tasks.layouts.math import math_layout, reward_layout
 from hardwon.tasks.layouts.prompts import prompt_of
 
@@ -45,7 +46,7 @@ class Reader:
 
     def __post_init__(self) -> None:
         check_columns(self.columns or {})
-        self.rewrite = load_row_function(self.row_function) if self.row_function else None
+        self.rewrite = load_function("row_function", self.row_function) if self.row_function else None
 
     def __call__(self, row: Row, default_id: str) -> Problem | None:
         if self.rewrite:
