@@ -99,7 +99,7 @@ def evaluation_table(title: str, evaluations: Mapping[str, Evaluation]) -> Table
     table.add_section()
     for name, value in sampled.form().items():
         table.add_row(FORM_ROWS[name], f"{value.value:.3f}", f"{value.low:.3f} to {value.high:.3f}")
-    notes = f"{sampled.mean_length():.1f} tokens a response"
+    notes = f"{sampled.mean_length():.1f} tokens per response"
     if sampled.num_errors:
         notes += f", {sampled.num_errors} verifier errors left out"
     table.caption = notes

@@ -7,9 +7,12 @@ Defaults are the papers' values; a default of ours says so in its description.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -203,7 +206,7 @@ class OnlineSettings(Settings):
 
 class EvaluationSettings(Settings):
     eval_problems: int = Field(500, gt=0, description="held-out problems (ours)")
-    eval_samples: int = Field(4, gt=0, description="responses a problem, beside a greedy one (ours)")
+    eval_samples: int = Field(4, gt=0, description="responses per problem, beside a greedy one (ours)")
     eval_temperature: float | None = Field(
         None, gt=0, description="of sampled evaluations and validations; this and the next: null, as training"
     )
@@ -322,6 +325,26 @@ def _explain(kind: type[Settings], error: Any) -> str:
     if error["type"] == "literal_error" and field is not None:
         hint = nearest(str(error["input"]), [str(c) for c in get_args(field.annotation)])
     return f"{key}={error['input']!r}: {message}{hint}"
+
+
+def load_function(setting: str, path: str) -> Callable[..., Any]:
+    """The function that a setting names as "package.module:function". ValueError says why it can't be had."""
+    module, _, name = path.partition(":")
+    if not module or not name:
+        raise ValueError(f"{setting}={path!r}: 'package.module:function' is wanted")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # a user's module often lies where the command is given
+    try:
+        found = importlib.import_module(module)
+    except Exception as error:  # a module of the user may raise anything
+        raise ValueError(
+            f"{setting}={path!r}: can't import {module!r} ({type(error).__name__}: {error})"
+        ) from error
+    function = getattr(found, name, None)
+    if not callable(function):
+        functions = [other for other in dir(found) if callable(getattr(found, other))]
+        raise ValueError(f"{setting}={path!r}: {module!r} has no function {name!r}{nearest(name, functions)}")
+    return cast(Callable[..., Any], function)
 
 
 def nearest(word: str, choices: Sequence[str] | Mapping[str, Any]) -> str:

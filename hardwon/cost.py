@@ -276,7 +276,7 @@ class Workload:
         return 2 * weights / (self.hardware.bandwidth * self.assumed.decode_bandwidth)
 
     def gather_seconds(self, tokens: float) -> float:
-        """Rollouts to every process, about 16 bytes a token: ids, log-probs and text."""
+        """Rollouts to every process, about 16 bytes per token: ids, log-probs and text."""
         return 16 * tokens / self.assumed.gather_rate if self.trainers > 1 else 0.0
 
 

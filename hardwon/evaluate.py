@@ -58,7 +58,7 @@ class Evaluation:
     truncated: tuple[tuple[bool, ...], ...]
     answered: tuple[tuple[bool, ...], ...]  # has an answer in the wanted form
     boxed: tuple[tuple[bool, ...], ...]
-    sources: tuple[str, ...] = ()  # of a mixture, one a problem
+    sources: tuple[str, ...] = ()  # of a mixture, one per problem
 
     @property
     def num_samples(self) -> int:
@@ -132,12 +132,12 @@ class Evaluation:
         return shares | {"accuracy_if_answered": estimate_ratio(self.num_correct_P, answered_P)}
 
     def _count_judged(self, rows: Sequence[Sequence[bool]]) -> np.ndarray:
-        """Responses a problem that were judged and have this."""
+        """Responses per problem that were judged and have this."""
         pairs = zip(rows, self.outcomes, strict=True)
         return np.array([sum(has and o != "error" for has, o in zip(*pair, strict=True)) for pair in pairs])
 
     def mean_length(self) -> float:
-        """Tokens a response."""
+        """Tokens per response."""
         return float(np.mean([n for row in self.lengths for n in row]))
 
     def frac_truncated(self) -> float:
@@ -149,7 +149,7 @@ class Evaluation:
         return {name: self._part([i for i, s in enumerate(self.sources) if s == name]) for name in names}
 
     def _part(self, indices: Sequence[int]) -> Evaluation:
-        """Some of the problems: every field that is a tuple has one item a problem."""
+        """Some of the problems: every field that is a tuple has one item per problem."""
         rows = {key: value for key, value in vars(self).items() if isinstance(value, tuple)}
         some: dict[str, Any] = {key: tuple(value[i] for i in indices) for key, value in rows.items()}
         return replace(self, **some)
@@ -185,7 +185,7 @@ def load_evaluation(path: str | Path) -> Evaluation:
 
 
 def report_ks(evaluation: Evaluation) -> list[int]:
-    """1, 2, 4, 8, ... and the number of judged responses a problem: the k worth reporting."""
+    """1, 2, 4, 8, ... and the number of judged responses per problem: the k worth reporting."""
     largest = max(1, int(evaluation.num_judged_P.max()))
     return sorted({2**i for i in range(largest.bit_length())} | {largest})
 

@@ -186,7 +186,7 @@ def cache_gib(shape: Shape, config: Any, hardware: Hardware) -> float:
 def rows_at_once(shape: Shape, config: Any, hardware: Hardware, dtype: str, mean_length: float = 0.0) -> int:
     """Responses that a sampling device decodes together; ValueError if there is no room for one.
 
-    vLLM keeps room for what is there (`mean_length` tokens a row), generator=hf for the longest.
+    vLLM keeps room for what is there (`mean_length` tokens per row), generator=hf for the longest.
     """
     length = config.max_prompt_tokens + 2 * config.max_new_tokens
     if config.generator == "hf":

@@ -98,7 +98,7 @@ LINES = (
     ),
     Lines("grad_norm", "Gradient norm before clipping", (("grad_norm", "norm"),), log=True),
     Lines("explained_variance", "Explained variance of the critic", (("explained_variance", "critic"),)),
-    Lines("throughput", "Rollout tokens a second", (("tokens_per_second", "tokens/s"),)),
+    Lines("throughput", "Rollout tokens per second", (("tokens_per_second", "tokens/s"),)),
     Lines(
         "seconds",
         "Seconds an iteration",

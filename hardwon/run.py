@@ -174,7 +174,7 @@ class Run:
         """Writes the rollouts of one iteration, trained on or not, to a file of their own.
 
         `advantages_PG`, `trained` and every further column are scalars or arrays that broadcast to one
-        value a rollout: shape (P, G), or (P, 1) for one a group. Nothing is written without groups.
+        value per rollout: shape (P, G), or (P, 1) for one per group. Nothing is written without groups.
         """
         if not groups:
             return

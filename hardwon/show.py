@@ -6,7 +6,7 @@ import contextlib
 import difflib
 import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -103,11 +103,15 @@ def select(
     return table
 
 
+def no_such_problem(problem: str, ids: Sequence[str]) -> str:
+    near = difflib.get_close_matches(problem, ids, n=1, cutoff=0.0)
+    return f"there is no problem {problem}{f'; the nearest is {near[0]}' if near else ''}"
+
+
 def _describe(table: pa.Table, problem: str | None) -> str:
     ids = table["problem_id"].unique().to_pylist()
     if problem is not None and problem not in ids:
-        near = difflib.get_close_matches(problem, ids, n=1, cutoff=0.0)
-        return f"there is no problem {problem}{f'; the nearest is {near[0]}' if near else ''}"
+        return no_such_problem(problem, ids)
     iterations = sorted(set(table["iteration"].to_pylist()))
     span = f"{iterations[0]}" if len(iterations) == 1 else f"{iterations[0]} to {iterations[-1]}"
     rates = table["success_rate"].to_numpy()

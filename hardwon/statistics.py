@@ -149,7 +149,7 @@ def _counts(num_correct_P: npt.ArrayLike, num_samples_P: npt.ArrayLike) -> tuple
 def _check_k(k: int, samples_P: Floats) -> None:
     largest = int(samples_P.max(initial=0))
     if not 1 <= k <= largest:
-        raise ValueError(f"k={k}: it must lie between 1 and the number of responses a problem, {largest}")
+        raise ValueError(f"k={k}: it must lie between 1 and the number of responses per problem, {largest}")
 
 
 # ------------------------------------------------------------------------------------ intervals

@@ -1,6 +1,6 @@
 """From groups to one policy update: advantages, rows, mini-batches, loss.
 
-Shapes: `P` groups, `G` rollouts a group, `B` rows of a micro-batch, `T` response tokens.
+Shapes: `P` groups, `G` rollouts per group, `B` rows of a micro-batch, `T` response tokens.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """One response on its way into the loss; every array has one value a response token."""
+    """One response on its way into the loss; every array has one value per response token."""
 
     prompt_ids: tuple[int, ...]
     response_ids: np.ndarray

@@ -300,6 +300,6 @@ def update(trainer: Trainer, rows: Sequence[Row], learning_rate: float) -> dict[
 
 
 def _scatter(parts: Sequence[Tensor], batch: TokenBatch) -> Tensor:
-    """A value a response token, row after row, in the columns of the batch."""
+    """A value per response token, row after row, in the columns of the batch."""
     mask_BT = batch.response_mask_BT.bool()
     return torch.zeros(mask_BT.shape).masked_scatter(mask_BT, torch.cat(list(parts)).float())

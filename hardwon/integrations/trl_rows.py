@@ -1,7 +1,7 @@
 """Between TRL's padded batches and hardwon's groups: pure conversions, no trainer state.
 
 A *row* is one response as a dict: `prompt_ids` and `completion_ids` (int64 arrays), `finished`, `columns`
-(what TRL computed for it, under TRL's names: one value a token, or a scalar), and `shown` (its line in
+(what TRL computed for it, under TRL's names: one value per token, or a scalar), and `shown` (its line in
 the table of completions).
 """
 
@@ -28,7 +28,7 @@ def rows_of(
 ) -> list[Row]:
     """The rows of a padded batch as `_generate_and_score_completions` returns it.
 
-    `stop_ids` end a finished response; `scalars` name the columns with one value a response.
+    `stop_ids` end a finished response; `scalars` name the columns with one value per response.
     """
     foreign = [k for k, v in output.items() if k not in REBUILT and not (torch.is_tensor(v) and v.ndim == 2)]
     if foreign:

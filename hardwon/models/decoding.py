@@ -1,4 +1,4 @@
-"""The batched decode loop behind `generator_hf`: rows come, grow by one token a step, and go.
+"""The batched decode loop behind `generator_hf`: rows come, grow by one token per step, and go.
 
 Shapes: `E` distinct prefixes, `N` rows, `L` tokens of the longest prefix, `K` key/value heads,
 `D` head size, `V` vocabulary, `C` columns of the cache.

@@ -74,7 +74,7 @@ Values = Sequence[int] | Sequence[float] | np.ndarray
 
 
 class Scored(NamedTuple):
-    """One response on its way into a batch; `log_probs` and `advantages` have one value a response token."""
+    """One response on its way into a batch; `log_probs` and `advantages` have a value per response token."""
 
     prompt_ids: Values
     response_ids: Values
@@ -119,7 +119,7 @@ def _cut(row: Scored, eos: frozenset[int]) -> Scored:
     if len(sizes) != 1:
         raise ValueError(
             f"{len(row.response_ids)} response tokens with {len(row.log_probs)} log-probs and "
-            f"{len(row.advantages)} advantages: give one of each a token"
+            f"{len(row.advantages)} advantages: give one of each per token"
         )
     if not eos:
         return row

@@ -49,7 +49,7 @@ class JudgedSolution:
         object.__setattr__(self, "advantage", self.advantage or nan)
         sizes = [len(x) for x in (self.mc_correct, self.mc_total, self.value, self.advantage)]
         if any(size != n for size in sizes):
-            raise ValueError(f"{n} steps, but {sizes} correct, total, value and advantage: give one a step")
+            raise ValueError(f"{n} steps, but {sizes} correct, total, value and advantage: give one per step")
 
     def labels(self, threshold: float = 0.0) -> list[bool]:
         """Right where the success rate is over `threshold`; an unlabelled step counts as wrong."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hardwon.show import check_filters
+from hardwon.show import check_filters, no_such_problem
 from hardwon.steps.records import SolutionSteps, judged_iteration, read_solution_steps
 
 # An advantage of this size has the full colour (ours).
@@ -56,8 +55,7 @@ def show_steps(
 def _describe(solutions: Sequence[SolutionSteps], problem: str | None) -> str:
     ids = sorted({solution.problem_id for solution in solutions})
     if problem is not None and problem not in ids:
-        near = difflib.get_close_matches(problem, ids, n=1, cutoff=0.0)
-        return f"there is no problem {problem}{f'; the nearest is {near[0]}' if near else ''}"
+        return no_such_problem(problem, ids)
     rates = [solution.success_rate for solution in solutions]
     between = f"from {min(rates):.3g} to {max(rates):.3g}" if rates else "of nothing"
     number = sum(solution.correct for solution in solutions)
@@ -69,7 +67,7 @@ def _largest(solution: SolutionSteps) -> float:
 
 
 def step_table(solution: SolutionSteps) -> Table:
-    """One row a step; green steps helped, red ones hurt."""
+    """One row per step; green steps helped, red ones hurt."""
     verdict = Text("correct", style="green") if solution.correct else Text("wrong", style="red")
     # Text and not markup: prompts and steps may hold square brackets.
     title = Text.assemble(solution.judged.prompt.strip(), "   ", verdict)

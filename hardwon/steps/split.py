@@ -9,14 +9,13 @@ end of the last step, as an EOS is, and no step of their own.
 
 from __future__ import annotations
 
-import importlib
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
-from hardwon.config import nearest
+from hardwon.config import load_function, nearest
 from hardwon.models.stopping import cut_at_stop
 from hardwon.models.tokens import decode_response
 from hardwon.tasks.task import Task, split_lines
@@ -67,11 +66,7 @@ def find_splitter(spec: str, task: Task) -> Split:
             raise ValueError(f"step_split={spec!r}: not a regular expression ({error})") from None
         return lambda text: split_after(rest, text)
     if colon:
-        try:
-            function: Split = getattr(importlib.import_module(kind), rest)
-            return function
-        except (ImportError, AttributeError) as error:
-            raise ValueError(f"step_split={spec!r}: {error}") from error
+        return load_function("step_split", spec)
     known = ["task", *SPLITTERS]
     raise ValueError(
         f"step_split={spec!r} is unknown{nearest(spec, known)}; known: {', '.join(known)}, "

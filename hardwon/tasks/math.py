@@ -54,7 +54,7 @@ def load(
     A gold answer may be the answer itself, several of which any is right, a worked solution with a box, or
     text that ends in "#### 42". `columns` and `row_function` are for rows of no known layout
     (docs/layouts.md). `any_answer` takes answers unchecked, for a reward function that judges instead.
-    `verifier_seconds` a check (ours), on `verifier_workers` processes (default: the machine's cores). The
+    `verifier_seconds` per check (ours), on `verifier_workers` processes (default: the machine's cores). The
     split depends on the prompts alone, so `seed` changes nothing. ValueError names bad rows.
     """
     reader = Reader(reward_problem if any_answer else math_problem, columns, row_function)

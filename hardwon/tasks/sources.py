@@ -352,7 +352,7 @@ def _data_set(text: str, setting: str) -> list[Part]:
         label = f"{name.rpartition('/')[2]}/{config}" if config not in (None, *CONFIGS) else stem(name)
         if files and all(_kind(str(file)) for files_of in files.values() for file in files_of):
             chosen = _split(list(files), split, text, setting)
-            return _downloaded(datasets, text, label, list(map(str, files[chosen])))
+            return _downloaded(datasets, label, list(map(str, files[chosen])))
         loaded = datasets.load_dataset(name, config, revision=revision)
     except RefusedError:
         raise
@@ -414,7 +414,7 @@ def _split(names: Sequence[str], wanted: str | None, text: str, setting: str) ->
     )
 
 
-def _downloaded(datasets: Any, text: str, label: str, files: list[str]) -> list[Part]:
+def _downloaded(datasets: Any, label: str, files: list[str]) -> list[Part]:
     """Files of a data set, read as they are written: no type is guessed, and no row is filled up."""
     local = datasets.DownloadManager(dataset_name=label).download(files)
 

@@ -71,12 +71,12 @@ def load_distinct(
             problem = convert(row.content, f"{prefix}{row.name}/{row.number}")
             if problem is None:
                 continue
-            same = known.setdefault(problem_key(problem), len(loaded.problems))
+            same = known.setdefault(duplicate_key(problem), len(loaded.problems))
             if same < len(loaded.problems):
                 loaded.rows[same] += 1
                 continue
             if problem.id in ids:
-                del known[problem_key(problem)]
+                del known[duplicate_key(problem)]
                 other = first[ids[problem.id]]
                 where = f"row {other.number}" + (f" of {other.place}" if other.place != row.place else "")
                 raise BadRowError("id", f"{problem.id!r} is also the id of {where}")
@@ -132,8 +132,11 @@ def prompt_key(prompt: Any) -> str:
     return hashlib.sha256(" ".join(text.split()).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def problem_key(problem: Problem) -> bytes:
-    """A hash of the prompt and of what judges a response: the tests, the answer, or else the whole row."""
+def duplicate_key(problem: Problem) -> bytes:
+    """The same for rows that are one problem: a hash of the prompt and of what judges a response.
+
+    That is the tests, the answer, or else the whole row.
+    """
     judged_by = problem.info.get("tests", problem.info if problem.answer is None else problem.answer)
     return _digest(prompt_key(problem.prompt), _text(judged_by))
 

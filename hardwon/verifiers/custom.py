@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
-import importlib
 import inspect
-import os
 import re
-import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from hardwon.config import load_function
 from hardwon.data import Problem, Verdict
 from hardwon.verifiers.answers import final_answer
-from hardwon.verifiers.reward_functions import Response, Reward, judge, load_function
+from hardwon.verifiers.reward_functions import Response, Reward, judge
 from hardwon.verifiers.values import canonical_text
 from hardwon.verifiers.worker_pool import Reply, WorkerPool, verdict
 
@@ -47,26 +44,9 @@ def parse_rewards(setting: str, columns: Collection[str] = (), *, with_ids: bool
     return rewards
 
 
-def import_function(path: str) -> Callable[..., object]:
-    module, _, name = path.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # a user's module often lies where the command is given
-    try:
-        found = importlib.import_module(module)
-    except Exception as error:  # a module of the user may raise anything
-        raise ValueError(
-            f"reward={path!r}: can't import {module!r} ({type(error).__name__}: {error})"
-        ) from error
-    if not callable(getattr(found, name, None)):
-        close = difflib.get_close_matches(name, [n for n in dir(found) if callable(getattr(found, n))], n=1)
-        hint = f", did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"reward={path!r}: {module!r} has no function {name!r}{hint}")
-    return load_function(path)
-
-
 def signature_kind(path: str, columns: Collection[str], with_ids: bool) -> Literal["trl", "verl"]:
     """ "verl" or "trl", by the names of the function's parameters; ValueError for any other signature."""
-    parameters = inspect.signature(import_function(path)).parameters
+    parameters = inspect.signature(load_function("reward", path)).parameters
     if {"solution_str", "ground_truth"} <= set(parameters):
         return "verl"
     if "completions" not in parameters:

@@ -6,6 +6,7 @@ relative to their size, formulas at rational points, containers element by eleme
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
@@ -15,9 +16,10 @@ from sympy import Basic, Eq, Float, Interval, MatrixBase, Rational, Set, Tuple
 from sympy.core.function import AppliedUndef
 from sympy.core.relational import Relational
 
+from hardwon.verifiers.values import ROUNDED_PLACES, together
+
 DIGITS = 60
 TOLERANCE = sympy.Float("1e-45", DIGITS)
-ROUNDED_PLACES = 6
 POINTS = (Rational(7, 5), Rational(-11, 13), Rational(29, 7), Rational(-53, 17), Rational(3, 19))
 
 
@@ -118,14 +120,11 @@ def same_formula(gold: Basic, answer: Basic) -> bool | None:
 def same_matrix(gold: Any, answer: Any) -> bool | None:
     if not (isinstance(gold, MatrixBase) and isinstance(answer, MatrixBase)):
         return None
-    return gold.shape == answer.shape and together(zip(gold.flat(), answer.flat(), strict=True))
+    return gold.shape == answer.shape and all_equal(zip(gold.flat(), answer.flat(), strict=True))
 
 
-def together(pairs: Any) -> bool | None:
-    found = [exactly_equal(a, b) for a, b in pairs]
-    if False in found:
-        return False
-    return None if None in found else True
+def all_equal(pairs: Iterable[tuple[Any, Any]]) -> bool | None:
+    return together([exactly_equal(a, b) for a, b in pairs])
 
 
 def elements(value: Any) -> list[Any] | None:
@@ -139,7 +138,7 @@ def elements(value: Any) -> list[Any] | None:
 def same_collection(gold: Any, answer: Any) -> bool | None:
     if isinstance(gold, Interval) and isinstance(answer, Interval):
         ends = gold.left_open == answer.left_open and gold.right_open == answer.right_open
-        return ends and together([(gold.start, answer.start), (gold.end, answer.end)])
+        return ends and all_equal([(gold.start, answer.start), (gold.end, answer.end)])
     golds, answers = elements(gold), elements(answer)
     if golds is None or answers is None:
         return trusted_unless_decimal(gold, answer)
@@ -147,7 +146,7 @@ def same_collection(gold: Any, answer: Any) -> bool | None:
         return False
     if isinstance(gold, sympy.FiniteSet) and isinstance(answer, sympy.FiniteSet):
         return same_unordered(golds, answers)
-    return together(zip(golds, answers, strict=True))
+    return all_equal(zip(golds, answers, strict=True))
 
 
 def same_unordered(golds: list[Any], answers: list[Any]) -> bool | None:
@@ -166,7 +165,7 @@ def same_relation(gold: Any, answer: Any) -> bool | None:
             return exactly_equal(gold.rhs, answer.rhs)
         return True if same_up_to_factor(gold, answer) else trusted_unless_decimal(gold, answer)
     if isinstance(gold, And) and isinstance(answer, And) and len(gold.args) == len(answer.args):
-        return together(zip(gold._unsorted_args, answer._unsorted_args, strict=True))
+        return all_equal(zip(gold._unsorted_args, answer._unsorted_args, strict=True))
     return trusted_unless_decimal(gold, answer)
 
 

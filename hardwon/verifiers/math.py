@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable
 from typing import Any
 
 from latex2sympy2_extended.logic import And
@@ -55,6 +56,7 @@ SMALL_LETTER = re.compile("[a-j]")
 SLOW = re.compile(r"\^[^-+*/,]*\^|\^\s*\{?\s*-?\d{4}|!|\\(?:int|sum|prod|lim|binom)")  # towers, ...
 LATEX = [LatexExtractionConfig(boxed_match_priority=0)]
 
+Way = Callable[[str, str], bool | str | None]
 Grade = dict[str, Any]
 """{"correct": bool, "message": why not, "answer": canonical form or None}"""
 
@@ -87,8 +89,13 @@ def equal(gold: str, answer: str) -> bool | str:
     """Whether two answers in one_spelling are equal; where math-verify was refuted, a text that says why."""
     if INTEGER.fullmatch(gold) and INTEGER.fullmatch(answer):
         return int(gold) == int(answer)
-    for decide in (equal_choice, equal_words, equal_shape):
-        found = decide(gold, answer)
+    return first_finding(gold, answer, equal_choice, equal_words, equal_shape)
+
+
+def first_finding(gold: str, answer: str, *ways: Way) -> bool | str:
+    """What the first of the ways finds that can tell; else what math-verify says."""
+    for way in ways:
+        found = way(gold, answer)
         if found is not None:
             return found
     return equal_formula(gold, answer)
@@ -133,11 +140,7 @@ def equal_shape(gold: str, answer: str) -> bool | str | None:
 
 def equal_text(gold: str, answer: str) -> bool | str:
     """Two elements of which one is no number."""
-    for decide in (equal_choice, equal_words):
-        found = decide(gold, answer)
-        if found is not None:
-            return found
-    return equal_formula(gold, answer)
+    return first_finding(gold, answer, equal_choice, equal_words)
 
 
 def equal_formula(gold: str, answer: str) -> bool | str:

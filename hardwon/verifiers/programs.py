@@ -87,9 +87,10 @@ def before(prompt: str, name: str) -> str:
     return prompt.rstrip() + "\n\n"
 
 
-def parsed(prompt: str) -> ast.Module | None:
+def parsed(source: str) -> ast.Module | None:
+    """None for what is not Python."""
     try:
-        return ast.parse(prompt)
+        return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 

@@ -278,6 +278,7 @@ def scaled(number: Number, factor: Fraction) -> Number:
 
 
 def together(found: Sequence[bool | None]) -> bool | None:
+    """Whether all parts are equal; one that differs decides, whatever the others are."""
     if False in found:
         return False
     return None if None in found else True

@@ -79,7 +79,7 @@ def test_math_shepherd_refuses_what_it_cannot_say():
 
 
 def test_wrong_sizes_and_columns(tmp_path):
-    with pytest.raises(ValueError, match="give one a step"):
+    with pytest.raises(ValueError, match="give one per step"):
         JudgedSolution("q", ("a", "b"), (1,), (1,))
     import pyarrow as pa
     import pyarrow.parquet as pq

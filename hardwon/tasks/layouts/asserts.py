@@ -13,6 +13,7 @@ from typing import Any
 
 from hardwon.tasks.layouts.layout import BadRowError, LeftOutError, is_list
 from hardwon.verifiers.code import AssertTests
+from hardwon.verifiers.programs import parsed
 
 SOLUTION_MODULES = ("solution", "main", "my_solution")  # what tests import the program from
 PYTEST_NAMES = ("raises", "approx", "mark")
@@ -53,7 +54,7 @@ def check_tests(column: str, source: str, name: str, prompt: str) -> AssertTests
     function = name.rpartition(".")[2]
     if not function.isidentifier():
         raise BadRowError("entry_point", f"the name of a function is wanted, found {name!r:.80}")
-    setup = f"{prompt}\n\n{source}" if is_python(prompt) else source
+    setup = f"{prompt}\n\n{source}" if parsed(prompt) else source
     return AssertTests(setup, (function,), (f"check({function})",), prompt, provided="." in name)
 
 
@@ -136,9 +137,8 @@ def methods_of(node: ast.ClassDef) -> list[str]:
 
 def imports_of(program: str, names: Set[str]) -> dict[str, str]:
     """For those of `names` that the program imports at its top level: the import statement."""
-    if not is_python(program):
-        return {}
-    statements = [node for node in ast.parse(program).body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    tree = parsed(program) or ast.Module([], [])
+    statements = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
     return {
         name: ast.unparse(node) for node in statements for name in sorted(names & names_in(node, ast.Store))
     }
@@ -149,14 +149,6 @@ def parse_python(name: str, source: str) -> ast.Module:
         return ast.parse(source)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         raise BadRowError(name, f"not Python code ({error})") from error
-
-
-def is_python(source: str) -> bool:
-    try:
-        parse_python("prompt", source)
-    except BadRowError:
-        return False
-    return True
 
 
 def names_in(tree: ast.AST, context: type[ast.expr_context]) -> set[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from hardwon.tasks.layouts.asserts import assert_tests, check_tests, coded_tests, is_python
+from hardwon.tasks.layouts.asserts import assert_tests, check_tests, coded_tests
 from hardwon.tasks.layouts.layout import (
     BadRowError,
     Finder,
@@ -21,13 +21,13 @@ from hardwon.tasks.layouts.layout import (
     nearest_layouts,
     needed,
     pick,
-    read,
     text_at,
 )
-from hardwon.tasks.layouts.prompts import Prompt, prompt_at
+from hardwon.tasks.layouts.prompts import Prompt, prompt_at, prompt_of
 from hardwon.tasks.layouts.tests import cases_in, content, tests_of
 from hardwon.verifiers import code
 from hardwon.verifiers.code import AssertTests, CallTests, CheckerTests, StdinTests, Tests, changed_argument
+from hardwon.verifiers.programs import parsed
 
 PROMPTS = (
     ("question",),
@@ -105,10 +105,11 @@ def code_at(row: Row) -> Tests:
 
 def refuse_classes(tests: Tests, solution: str) -> None:
     """LeftOutError where a class is under test: only plain data crosses between a program and its tests."""
-    if isinstance(tests, AssertTests) and is_python(solution):
-        classes = {node.name for node in ast.parse(solution).body if isinstance(node, ast.ClassDef)}
-        if classes & set(tests.names):
-            raise LeftOutError("tests", "its tests make objects of a class of the program")
+    tree = parsed(solution)
+    if not isinstance(tests, AssertTests) or tree is None:
+        return
+    if {node.name for node in tree.body if isinstance(node, ast.ClassDef)} & set(tests.names):
+        raise LeftOutError("tests", "its tests make objects of a class of the program")
 
 
 def listed_asserts(column: str, row: Row, tests: Any) -> Tests:
@@ -227,7 +228,7 @@ def code_parts(row: Row, layout: Layout) -> tuple[Prompt, str, Tests]:
     if isinstance(tests, CallTests):
         changed = changed_argument(str(at(row, "starter_code") or ""), tests.name, tests.outputs)
         tests = replace(tests, changed=changed)
-    prompt = prompt_at(row, layout.prompt) if isinstance(layout.prompt, str) else read(row, layout.prompt)
+    prompt = prompt_of(row, layout)
     solution = solution_text(row)
     refuse_classes(tests, solution)
     return asked(prompt, tests, at(row, "starter_code")), code.program_for(tests, solution), tests

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -51,23 +48,6 @@ def mapped(row: Row, columns: Mapping[str, str]) -> Row:
             raise BadRowError(path, f"is missing or empty (columns.{role}); the row has {names}")
         found[role] = value
     return found
-
-
-def load_row_function(path: str) -> RowFunction:
-    """ValueError says why `module:function` can't be had."""
-    module, _, name = path.partition(":")
-    if not name:
-        raise ValueError(f"row_function={path!r}: 'module:function' is wanted")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # a user's module often lies where the command is given
-    try:
-        found = importlib.import_module(module)
-    except Exception as error:  # a module of the user may raise anything
-        raise ValueError(f"row_function={path!r}: can't import {module!r} ({error})") from error
-    function = getattr(found, name, None)
-    if not callable(function):
-        raise ValueError(f"row_function={path!r}: {module!r} has no function{nearest(name, dir(found))}")
-    return function
 
 
 def rewritten(row: Row, function: RowFunction) -> Row | None:

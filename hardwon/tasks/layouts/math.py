@@ -23,11 +23,12 @@ from hardwon.tasks.layouts.layout import (
 )
 from hardwon.tasks.layouts.prompts import conversation, joined
 
+CONVERSATIONS = ("messages", "conversations", "conversation")
 # Of one tier only one may be filled, or all say the same; a later tier is asked if those before are empty.
 PROMPTS = (
     ("prompt",),
     ("question", "problem", "Question", "Problem", "query", "instruction", "problem_statement"),
-    ("messages", "conversations", "conversation"),
+    CONVERSATIONS,
     ("input", "text"),
 )
 ANSWERS = (
@@ -36,7 +37,6 @@ ANSWERS = (
     ("solution", "Solution"),
     ("target", "label", "output", "gold"),
 )
-CONVERSATIONS = ("messages", "conversations", "conversation")
 
 
 def worked(path: str) -> Callable[[Row], Any]:

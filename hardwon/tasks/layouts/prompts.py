@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hardwon.tasks.layouts.layout import BadRowError, Row, at, is_list, needed
+from hardwon.tasks.layouts.layout import BadRowError, Layout, Row, at, is_list, needed
 
 Prompt = str | list[dict[str, str]]
 
@@ -22,6 +22,11 @@ def prompt_at(row: Row, path: str) -> Prompt:
     if not is_list(value) or not value:
         raise BadRowError(path, f"text or a list of chat messages is wanted, found {value!r:.80}")
     return [message_of(path, message) for message in value]
+
+
+def prompt_of(row: Row, layout: Layout) -> Prompt:
+    """The prompt of a row, wherever its layout has it."""
+    return prompt_at(row, layout.prompt) if isinstance(layout.prompt, str) else layout.prompt(row)
 
 
 def message_of(path: str, message: Any) -> dict[str, str]:

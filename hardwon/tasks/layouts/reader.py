@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from hardwon.config import load_function
 from hardwon.data import Problem
 from hardwon.tasks.layouts.answers import gold_texts
 from hardwon.tasks.layouts.code import code_layout, code_parts
@@ -20,9 +21,9 @@ from hardwon.tasks.layouts.layout import (
     is_list,
     read,
 )
-from hardwon.tasks.layouts.mapping import check_columns, load_row_function, mapped, rewritten
+from hardwon.tasks.layouts.mapping import check_columns, mapped, rewritten
 from hardwon.tasks.layouts.math import math_layout, reward_layout
-from hardwon.tasks.layouts.prompts import prompt_at
+from hardwon.tasks.layouts.prompts import prompt_of
 
 ProblemOf = Callable[[Row, str], tuple[Problem, str]]  # row, default id; problem, name of the layout
 
@@ -45,7 +46,7 @@ class Reader:
 
     def __post_init__(self) -> None:
         check_columns(self.columns or {})
-        self.rewrite = load_row_function(self.row_function) if self.row_function else None
+        self.rewrite = load_function("row_function", self.row_function) if self.row_function else None
 
     def __call__(self, row: Row, default_id: str) -> Problem | None:
         if self.rewrite:
@@ -110,7 +111,7 @@ def code_problem(row: Row, default_id: str) -> tuple[Problem, str]:
 
 
 def answered(row: Row, layout: Layout, default_id: str) -> Problem:
-    prompt = prompt_at(row, layout.prompt) if isinstance(layout.prompt, str) else read(row, layout.prompt)
+    prompt = prompt_of(row, layout)
     answer = None if layout.answer is None else read(row, layout.answer)
     if isinstance(answer, str):
         answer = answer.strip()

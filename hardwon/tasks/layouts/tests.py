@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hardwon.tasks.layouts.layout import BadRowError, at, from_json, is_list, json_or_none
+from hardwon.tasks.layouts.layout import BadRowError, at, from_json, is_list
 from hardwon.verifiers.code import CallTests, StdinTests
 from hardwon.verifiers.unpickle import unpack
 from hardwon.verifiers.worker_pool import WorkerPool
@@ -161,7 +161,3 @@ def value_of(column: str, value: Any) -> Any:
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             continue
     raise BadRowError(column, f"a value is wanted, found the text {value!r:.80}")
-
-
-def looks_like_code(value: Any) -> bool:
-    return isinstance(value, str) and json_or_none(value) is None and not PACKED.fullmatch(value)
