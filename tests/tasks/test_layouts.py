@@ -376,7 +376,7 @@ def test_a_row_function_rewrites_rows_and_leaves_some_out(tmp_path, monkeypatch)
     for name, message in [("fails", "row_function raised KeyError"), ("text", "row_function returned a str")]:
         with pytest.raises(ValueError, match=message):
             load_task("math", data=data, row_function=f"my_rows:{name}")
-    with pytest.raises(ValueError, match="has no function; did you mean 'change'"):
+    with pytest.raises(ValueError, match="has no function 'chang'; did you mean 'change'"):
         load_task("math", data=data, row_function="my_rows:chang")
     with pytest.raises(ValueError, match="can't import 'no_such_rows'"):
         load_task("math", data=data, row_function="no_such_rows:f")

@@ -66,7 +66,9 @@ def load_row_function(path: str) -> RowFunction:
         raise ValueError(f"row_function={path!r}: can't import {module!r} ({error})") from error
     function = getattr(found, name, None)
     if not callable(function):
-        raise ValueError(f"row_function={path!r}: {module!r} has no function{nearest(name, dir(found))}")
+        raise ValueError(
+            f"row_function={path!r}: {module!r} has no function {name!r}{nearest(name, dir(found))}"
+        )
     return function
 
 
