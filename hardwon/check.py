@@ -140,10 +140,10 @@ def check_tokens(config: SharedSettings, task: Task) -> Iterator[Finding]:
         [encode_prompt(tokenizer, p, form) for p in problems]
         for form, problems in zip(forms, splits, strict=True)
     ]
-    first = prompts[0][0]
+    first = (prompts[0] or prompts[1])[0]  # all may be held out: data for evaluation only
     yield Finding("ok", "beginning", beginning(tokenizer, first))
     yield Finding("ok", "first prompt", shown_prompt(tokenizer, first))
-    if forms[1] != forms[0] and prompts[1]:
+    if forms[1] != forms[0] and prompts[0] and prompts[1]:
         yield Finding("ok", "first held-out prompt", shown_prompt(tokenizer, prompts[1][0]))
     unknown = tokenizer.unk_token_id
     if unknown is not None and unknown in first:

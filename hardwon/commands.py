@@ -40,7 +40,8 @@ FORM_ROWS = {
     "accuracy_if_answered": "correct, of those with an answer",
 }
 # With one of these given, a run's model is asked something else than the run asked.
-PROMPT_SHAPING = {*PromptSettings.model_fields, "task", "data", "eval_data", "task_options"}
+DATA_SHAPING = {"task", "data", "eval_data", "columns", "row_function", "task_options"}
+PROMPT_SHAPING = {*PromptSettings.model_fields, *DATA_SHAPING}
 # What every method has and only training reads.
 NOT_OF_EVALUATION = {
     "lora_rank", "gradient_checkpointing", "algorithm", "run", "checkpoint_every", "keep_checkpoints",
@@ -55,6 +56,8 @@ def evaluate_command(model: str, given: Mapping[str, Any], out: Path | None, con
     for key in NOT_OF_EVALUATION & given.keys():
         raise ValueError(f"{key}={given[key]}: this is a setting of training, which evaluation does not use")
     layers: list[Mapping[str, Any]] = [PACKAGED.get(origin_of(model) or "", {})]
+    if "model" in given:
+        raise ValueError(f"model={given['model']}: the model to evaluate is the first word, here {model}")
     is_run = (Path(model) / CONFIG).is_file()
     if is_run:
         stored = read_config(model)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -235,20 +236,24 @@ def parse_words(words: Sequence[str]) -> dict[str, Any]:
     return out
 
 
+# No YAML value begins like this, but patterns of files and Jinja text do: they are taken as they are.
+PLAIN_TEXT = ("*", "{{", "{%")
+# YAML reads 1e-6 as text, since it wants a dot before the exponent. In quotes it is text for us, too.
+EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+
+
 def _parse_value(key: str, text: str) -> Any:
+    if text.startswith(PLAIN_TEXT):
+        return text
+    if EXPONENT.fullmatch(text):
+        return float(text)
     try:
-        value = yaml.safe_load(text)
+        return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ValueError(f"{key}={text}: not a YAML value ({error})") from None
+        hint = "put text with signs of YAML in quotes of its own: key='\"...\"'"
+        raise ValueError(f"{key}={text}: not a YAML value ({error}); {hint}") from None
     except RecursionError:
         raise ValueError(f"{key}={text:.40}...: too deeply nested") from None
-    # YAML reads 1e-6 as text, since it wants a dot before the exponent.
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:

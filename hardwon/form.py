@@ -41,6 +41,6 @@ def no_answer_hint(task: Task, problem: Problem, num_answered: int, num_judged: 
         shown = response if len(response) <= SHOWN else f"...{response[-SHOWN:]}"
         example = f" A right response is, for example, {shown!r}." if verdict.correct else ""
     return (
-        f"No response of {num_judged} had an answer in the wanted form, which is the likely cause.{example} "
-        "Ask for this form in the prompt, or start from a model that writes it (sft)."
+        f"No response of {num_judged} had an answer in the wanted form, the likely cause of a success rate "
+        f"of 0.{example} Ask for this form in the prompt, or start from a model that writes it (sft)."
     )

@@ -27,6 +27,16 @@ def test_the_layout_and_the_columns_settings_are_shown(tmp_path):
     assert "4 rows read as layout prompt + answer" in [finding.text for finding in check(config)]
 
 
+def test_data_for_evaluation_only_is_checked(tmp_path):
+    """All problems are held out, so the first prompt is one of them."""
+    data = write(tmp_path / "g.jsonl", *({"question": f"{n}+1?", "answer": n + 1} for n in range(4)))
+    options = {"held_out_fraction": 1}
+    found = list(check(resolve("da3po", {"task": "math", "data": data, "task_options": options})))
+    assert "0 problems and 4 held out" in [finding.text for finding in found]
+    assert [f.status for f in found if f.subject == "first prompt"] == ["ok"]
+    assert not [f for f in found if f.status == "error"]
+
+
 def made(golds, verdicts):
     """A task of problems "0", "1", ... with these gold answers (None: it has none) and these verdicts."""
     problems = [Problem(str(index), "p", gold) for index, gold in enumerate(golds)]

@@ -20,6 +20,14 @@ def test_words_are_yaml_values():
     }
 
 
+def test_text_stays_text():
+    """Quoted numbers, names that Python would read as floats, patterns of files, and Jinja text."""
+    texts = {"c": "nan", "d": "infinity", "e": "*.csv", "f": r"{{ prompt }} in \boxed{}", "g": "{% if x %}"}
+    assert parse_words([f"{key}={text}" for key, text in texts.items()]) == texts
+    assert parse_words(['a="5"', "b='1e5'"]) == {"a": "5", "b": "1e5"}
+    assert parse_words(["a=-1E+2", "b=.5e-3"]) == {"a": -100.0, "b": 0.0005}
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -14,6 +14,7 @@ from transformers.utils import chat_template_utils
 
 from hardwon import commands
 from hardwon.algorithms import find, resolve
+from hardwon.config import TaskSettings
 from hardwon.data import Problem
 from hardwon.models.paths import packaged_path
 from hardwon.progress import Display
@@ -184,9 +185,17 @@ def test_evaluating_a_run_asks_what_the_run_asked(dated_model, today, tmp_path, 
     for given in ({}, {"prompt_template": "{{ prompt }}"}):
         with pytest.raises(KeyboardInterrupt):
             commands.evaluate_command(str(path), given, None, Console(file=io.StringIO()))
+    with pytest.raises(ValueError, match="model=embedded: the model to evaluate is the first word, here "):
+        commands.evaluate_command(str(path), {"model": "embedded"}, None, Console(file=io.StringIO()))
     stored = {tuple(ids) for ids in stored_ids(path)["ids"]}
     assert set(asked[0]) <= stored
     assert not set(asked[1]) & stored, "another template is given, so the prompts are made anew, today"
+
+
+def test_every_setting_that_says_how_rows_are_read_makes_prompts_anew():
+    """Problems keep their ids where another column is their prompt, so a stored one would be a wrong one."""
+    reading = set(TaskSettings.model_fields) - {"reward"}
+    assert reading <= commands.PROMPT_SHAPING
 
 
 # ------------------------------------------------------------------------------ two kinds of problems

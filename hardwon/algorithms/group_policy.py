@@ -7,6 +7,7 @@ this file has the settings and the loop that they share.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -202,6 +203,7 @@ def check_shape(config: Config, recipe: Recipe) -> None:
             )
 
 
+VERIFIER_FAILED = "nothing is learned. `hardwon check` tries gold answers and shows the error"
 SHORTFALL = ("kept", "rounds", "all_wrong", "all_correct")
 
 # Settings of ours for the packaged models, over the papers': a run of minutes on two CPU cores.
@@ -350,6 +352,8 @@ def warn_of_short_batch(
     config, groups = trainer.config, int(metrics["groups_trained"])
     if groups < config.prompts_per_iteration:
         display.print(f"iteration {iteration}: trained on {groups} groups; {shortfall(config, metrics)}")
+    if math.isnan(metrics["success_rate"]):
+        display.print(f"iteration {iteration}: the verifier failed on every response: {VERIFIER_FAILED}")
     if hint := form_hint(trainer, metrics):
         display.print(f"iteration {iteration}: {hint}")
 

@@ -194,11 +194,13 @@ def split_held_out(
     It depends on the prompts alone, not on their order or a seed; all rows of a prompt stay on one side.
     """
     if not 0 <= fraction < 1:
-        raise ValueError(f"held_out_fraction={fraction}: from 0 to below 1, e.g. {HELD_OUT_FRACTION}")
+        raise ValueError(
+            f"task_options.held_out_fraction={fraction}: from 0 to below 1, e.g. {HELD_OUT_FRACTION}"
+        )
     own = [prompt_key(problem.prompt) for problem in problems]
     keys = sorted(set(own))
     if fraction and len(keys) < 2:
-        raise ValueError("one prompt can't be split: give eval_data, or held_out_fraction=0")
+        raise ValueError("one prompt can't be split: give eval_data, or task_options.held_out_fraction=0")
     number = min(MAX_HELD_OUT, max(1, round(fraction * len(keys)))) if fraction else 0
     held_out = set(keys[:number])
     train = [p for p, key in zip(problems, own, strict=True) if key not in held_out]

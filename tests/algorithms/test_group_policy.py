@@ -282,6 +282,20 @@ def test_a_run_in_which_no_response_has_an_answer_says_so(train, monkeypatch):
         train("da3po", **IMPOSSIBLE, on_shortfall="fail")
 
 
+def test_a_verifier_that_fails_on_everything_is_said(train, monkeypatch):
+    """Its rewards are NaN, so that the run would go on and learn nothing in silence."""
+    said = []
+    monkeypatch.setattr(Display, "print", lambda self, text: said.append(text))
+
+    def failed(response, answer):
+        return Verdict("error", message="broken")
+
+    monkeypatch.setattr(chain_arithmetic, "_judge", failed)
+    train("grpo")
+    found = [text for text in said if text.startswith("iteration 1: the verifier failed on every response")]
+    assert len(found) == 1 and "hardwon check" in found[0]
+
+
 def test_stop_strings_and_evaluations_own_sampling_in_a_run(train, monkeypatch):
     """`=4` ends at its full stop, which the verifier does not see; before an update all is as without it."""
     judge = chain_arithmetic._judge
