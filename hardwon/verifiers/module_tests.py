@@ -8,42 +8,89 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from hardwon.verifiers.code import AssertTests
 
+SOLUTION_MODULES = ("solution", "main", "my_solution")  # what tests import the program from
+PYTEST_NAMES = ("raises", "approx", "mark", "param")  # of pytest_names.py
+PYTEST = """
+import sys, types
+_pytest = types.ModuleType("pytest")
+exec({text!r}, vars(_pytest))
+sys.modules["pytest"] = _pytest
+"""
+NOT_RUN = ("mark.skip", "mark.skipif", "mark.xfail", "unittest.skip", "unittest.expectedFailure")
 
-def module_tests(source: str, module: str = "solution") -> AssertTests:
-    """The tests of a file that imports the program as `module`, or uses its functions without an import.
 
-    Understood are plain tests, `pytest.mark.parametrize`, setUp, setUpClass and setup_method. ValueError for
-    what is not Python, has no test, or wants a fixture. A file that imports pytest needs it, and what it
-    imports, among the packages of the sandbox.
+def module_tests(source: str, *, names: Sequence[str] = (), prompt: str = "") -> AssertTests:
+    """The tests of a file that imports the program, or uses its functions without an import.
+
+    `names` are the functions under test where the row names them, and `prompt` is code that the program
+    continues. Understood are plain tests, parametrize, raises and approx of pytest, setUp, setUpClass and
+    setup_method. ValueError for what is not Python, has no test, uses more of pytest, or wants a fixture.
     """
     try:
         tree = ast.parse(source)
-    except (SyntaxError, RecursionError, MemoryError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"the tests are not Python code: {error}") from error
     tests = tuple(statement for node in tree.body for statement in statements(node))
     if not tests:
         raise ValueError("the tests have no function test_... and no class with such methods")
-    return AssertTests(source, tuple(sorted(unknown_names(tree))), tests, module=module)
+    pytest_used, of_pytest = uses_of(tree, ("pytest",))
+    if unknown := sorted(of_pytest - {*PYTEST_NAMES}):
+        raise ValueError(f"the tests use pytest.{unknown[0]}; of pytest there are {', '.join(PYTEST_NAMES)}")
+    modules, imported = uses_of(tree, SOLUTION_MODULES)
+    wanted = sorted({*names} | imported | unknown_names(tree))
+    setup = PYTEST.format(text=Path(__file__).with_name("pytest_names.py").read_text("utf-8")) + source
+    return AssertTests(
+        setup if pytest_used else source, tuple(wanted), tests, prompt, module=modules[0] if modules else ""
+    )
+
+
+def uses_of(tree: ast.Module, modules: Sequence[str]) -> tuple[list[str], set[str]]:
+    """Those of `modules` that the code imports, and what it takes from them: by import or as an attribute."""
+    found: dict[str, None] = {}
+    aliases: set[str] = set()
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module in modules:
+            found[node.module] = None
+            names |= {alias.name for alias in node.names} - {"*"}
+        elif isinstance(node, ast.Import):
+            here = [alias for alias in node.names if alias.name in modules]
+            found |= dict.fromkeys(alias.name for alias in here)
+            aliases |= {alias.asname or alias.name for alias in here}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in aliases:
+            names.add(node.attr)
+    return list(found), names
 
 
 def statements(node: ast.stmt) -> Iterator[str]:
     """For each test that the node defines, the code that runs it."""
-    if isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
+    if isinstance(node, ast.FunctionDef) and node.name.startswith("test") and runs(node):
         yield call_of(node, node.name, node.args.args)
     if not isinstance(node, ast.ClassDef):
         return
     methods = {method.name: method for method in node.body if isinstance(method, ast.FunctionDef)}
     unit = any(ast.unparse(base).endswith("TestCase") for base in node.bases)
     for name, method in methods.items():
+        if not (runs(node) and runs(method)):
+            continue
         if name.startswith("test") and unit:
             yield f"{node.name}.setUpClass()\n{node.name}({name!r}).debug()"
         elif name.startswith("test") and node.name.startswith("Test"):
             call = call_of(method, f"_case.{name}", method.args.args[1:])
             yield f"_case = {node.name}()\n{prepared(methods)}{call}"
+
+
+def runs(node: ast.FunctionDef | ast.ClassDef) -> bool:
+    """Whether its decorators let it run."""
+    return not any(
+        ast.unparse(d).startswith((*NOT_RUN, *(f"pytest.{n}" for n in NOT_RUN))) for d in node.decorator_list
+    )
 
 
 def prepared(methods: dict[str, ast.FunctionDef]) -> str:

@@ -110,9 +110,7 @@ def test_in_the_logits_of_the_generator(tmp_path, value):
 def test_in_rewards(tmp_path, value):
     """A reward that is no number is left out of its group; the rest of the group is trained on."""
     path = tmp_path / "run"
-    setup = partial(
-        spoil, "hardwon.workbench:outcome_reward", partial(instead, value), range(1, 2000, 9)
-    )
+    setup = partial(spoil, "hardwon.workbench:outcome_reward", partial(instead, value), range(1, 2000, 9))
     assert train_in_child("da3po", path, SHORT, setup) == 0
     assert finite_weights(path)
     assert read_metrics(path)[-1]["skipped_steps"] == 0

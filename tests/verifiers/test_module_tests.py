@@ -65,7 +65,6 @@ def test_error():
         sub(None, 1)
     assert add(0.1, 0.2) == pytest.approx(0.3)
 """
-PYTEST_NEEDS = ["pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments"]
 RIGHT = "def add(a, b): return a + b\ndef sub(a, b): return a - b"
 ADD_IS_WRONG = RIGHT.replace("a + b", "a + b + 1")
 SUB_IS_WRONG = RIGHT.replace("a - b", "(a or 0) - b + 1")
@@ -84,14 +83,30 @@ def test_files_of_tests(source, count, right_without_sub):
     assert verify(PLAIN, tests, "import sys\nsys.exit(0)").outcome == "wrong"
 
 
+def test_what_is_marked_to_be_skipped_is_no_test():
+    source = """
+import pytest
+from solution import add
+@pytest.mark.skip(reason="slow")
+def test_never(): assert add(0, 0) == 1
+@pytest.mark.slow
+def test_marked(): assert add(1, 1) == 2
+@pytest.mark.parametrize("a, b", [pytest.param(1, 2, id="x"), (3, 4)])
+def test_rows(a, b): assert add(a, b) == a + b
+"""
+    tests = module_tests(source)
+    assert len(tests) == 2 and tests.names == ("add",)
+    assert verify(PLAIN, tests, RIGHT).correct and not verify(PLAIN, tests, ADD_IS_WRONG).correct
+
+
 def test_functions_that_are_used_without_an_import():
     tests = module_tests("def test_add():\n    for x in range(3):\n        assert add(x, 1) == x + 1")
     assert tests.names == ("add",)
     assert verify(PLAIN, tests, RIGHT).correct and not verify(PLAIN, tests, ADD_IS_WRONG).correct
 
 
-def test_parametrized_tests_with_pytest_among_the_packages():
-    box = open_sandbox(limits=Limits(), packages=PYTEST_NEEDS)
+def test_parametrized_tests_in_a_sandbox_without_pytest():
+    box = open_sandbox(limits=Limits())
     tests = module_tests(PARAMETRIZED)
     assert tests.tests[0].startswith(
         "for _value0 in [1, 2]:\n    for _value1 in [(0, 0), (5, 5)]:\n        test_add("
@@ -129,6 +144,8 @@ def test_tests_of_a_method_without_check():
         ("def test_(:", "not Python"),
         ("def check(): pass", "no function"),
         ("def test_file(tmp_path): pass", "tmp_path"),
+        ("import pytest as pt\ndef test_x():\n    with pt.warns(UserWarning): f()", "pytest.warns"),
+        ("from pytest import fixture\ndef test_x(): pass", "pytest.fixture"),
         ("@pytest.mark.parametrize(NAMES, [1])\ndef test_x(a): pass", "test_x"),
     ],
 )

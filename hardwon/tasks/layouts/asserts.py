@@ -8,23 +8,13 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Sequence, Set
-from pathlib import Path
 from typing import Any
 
 from hardwon.tasks.layouts.layout import BadRowError, LeftOutError, is_list
 from hardwon.verifiers.code import AssertTests
+from hardwon.verifiers.module_tests import module_tests
 from hardwon.verifiers.programs import parsed
 
-SOLUTION_MODULES = ("solution", "main", "my_solution")  # what tests import the program from
-PYTEST_NAMES = ("raises", "approx", "mark")
-RUN_CASE = """
-def run_test_case(case):
-    result = unittest.TestResult()
-    case.run(result)
-    for _, trace in result.errors + result.failures:
-        raise AssertionError(trace.strip().splitlines()[-1])
-    assert result.wasSuccessful() and not result.skipped
-"""
 TestFunction = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -39,10 +29,8 @@ def coded_tests(column: str, source: str, *, names: Sequence[str] = (), prompt: 
         raise BadRowError("entry_point", "is missing: which function do the tests check?")
     if "check" in functions:
         return check_tests(column, source, names[0], prompt)
-    if any(isinstance(node, ast.ClassDef) and methods_of(node) for node in tree.body):
-        return unittest_tests(column, tree, names, prompt)
-    if any(name.startswith("test") for name in functions):
-        return pytest_tests(column, tree, names, prompt)
+    if any(name.startswith("test") for name in functions) or any(map(has_tests, tree.body)):
+        return file_tests(column, source, names, prompt)
     statements = [ast.unparse(node) for node in tree.body]
     setup = [text for text in statements if not text.startswith("assert")]
     return assert_tests(column, [text for text in statements if text.startswith("assert")], "\n".join(setup))
@@ -80,59 +68,21 @@ def assert_tests(column: str, tests: Any, setup: str = "", solution: str = "") -
     return AssertTests("\n".join([setup, *dict.fromkeys(borrowed.values())]), names, tuple(tests))
 
 
-def unittest_tests(column: str, tree: ast.Module, names: Sequence[str], prompt: str) -> AssertTests:
-    """BigCodeBench: one test for each method of the classes."""
-    wanted, setup = without_solution(column, tree, names)
-    tests = [
-        f"run_test_case({node.name}({method!r}))"
-        for node in tree.body
-        if isinstance(node, ast.ClassDef)
-        for method in methods_of(node)
-    ]
-    return AssertTests("\n".join(["import unittest", setup, RUN_CASE]), wanted, tuple(tests), prompt)
+def has_tests(node: ast.stmt) -> bool:
+    """Whether it is a class with test methods."""
+    methods = node.body if isinstance(node, ast.ClassDef) else []
+    return any(isinstance(m, TestFunction) and m.name.startswith("test") for m in methods)
 
 
-def pytest_tests(column: str, tree: ast.Module, names: Sequence[str], prompt: str) -> AssertTests:
-    """KodCode: one test for each function. What pytest would fill in (fixtures) is refused."""
-    functions = [
-        node for node in tree.body if isinstance(node, TestFunction) and node.name.startswith("test")
-    ]
-    for node in functions:
-        if node.args.args and not any("parametrize" in ast.unparse(d) for d in node.decorator_list):
-            raise LeftOutError(column, "its tests ask for pytest's fixtures")
-    wanted, setup = without_solution(column, tree, names)
-    if "pytest" in {name for node in ast.walk(tree) for name in imported_modules(node)}:
-        setup = f"{Path(__file__).with_name('pytest_names.py').read_text(encoding='utf-8')}\n{setup}"
-    return AssertTests(setup, wanted, tuple(f"{node.name}()" for node in functions), prompt)
-
-
-def without_solution(column: str, tree: ast.Module, names: Sequence[str]) -> tuple[tuple[str, ...], str]:
-    """The functions under test, and the code without the imports of these, of pytest, and a final main()."""
-    found = dict.fromkeys(names)
-    kept: list[ast.stmt] = []
-    for node in tree.body:
-        modules = imported_modules(node)
-        if isinstance(node, ast.ImportFrom) and node.module in SOLUTION_MODULES:
-            found |= dict.fromkeys(alias.name for alias in node.names)
-        elif set(modules) & {*SOLUTION_MODULES} and isinstance(node, ast.Import):
-            raise LeftOutError(column, "its tests import the solution as a module")
-        elif "pytest" not in modules and not isinstance(node, ast.If):
-            kept.append(node)
-        elif isinstance(node, ast.ImportFrom) and {a.name for a in node.names} - set(PYTEST_NAMES):
-            raise LeftOutError(column, f"its tests use more of pytest than {', '.join(PYTEST_NAMES)}")
-    if not found or "*" in found:
+def file_tests(column: str, source: str, names: Sequence[str], prompt: str) -> AssertTests:
+    """KodCode's in pytest's style, and BigCodeBench's in unittest's. Left out where they want more."""
+    try:
+        tests = module_tests(source, names=names, prompt=prompt)
+    except ValueError as error:
+        raise LeftOutError(column, str(error)) from error
+    if not tests.names:
         raise BadRowError(column, "the tests don't say which function they test")
-    return tuple(found), ast.unparse(ast.Module(kept, []))
-
-
-def imported_modules(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.ImportFrom):
-        return [(node.module or "").partition(".")[0]]
-    return [alias.name.partition(".")[0] for alias in node.names] if isinstance(node, ast.Import) else []
-
-
-def methods_of(node: ast.ClassDef) -> list[str]:
-    return [m.name for m in node.body if isinstance(m, TestFunction) and m.name.startswith("test")]
+    return tests
 
 
 def imports_of(program: str, names: Set[str]) -> dict[str, str]:

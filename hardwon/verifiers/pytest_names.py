@@ -1,6 +1,7 @@
 """What tests in pytest's style use of pytest, for a sandbox that has no pytest.
 
-This file is put in front of the tests as text (asserts.py): it imports nothing of this package.
+The text of this file becomes the module `pytest` of the tests (module_tests.py). It imports nothing of this
+package.
 """
 
 import math
@@ -69,22 +70,20 @@ class approx:  # noqa: N801 - the name that tests use
         return math.isfinite(far) and far <= max(self.rel * abs(expected), self.abs)
 
 
-class mark:  # noqa: N801 - the name that tests use
-    """`@pytest.mark.parametrize("a, b", [(1, 2), ...])` makes one test that runs every row."""
+class Mark:
+    """`@pytest.mark.slow` and its kin change nothing; parametrize is read from the text of the tests."""
 
-    @staticmethod
-    def parametrize(names, rows, ids=None):
-        wanted = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+    def __getattr__(self, name):
+        def decorate(*arguments, **keywords):
+            bare = len(arguments) == 1 and not keywords and callable(arguments[0])
+            return arguments[0] if bare else lambda test: test
 
-        def over(test):
-            def run(**given):
-                for row in rows:
-                    test(**dict(zip(wanted, row if len(wanted) > 1 else [row], strict=True)), **given)
-
-            return run
-
-        return over
+        return decorate
 
 
-class pytest:  # noqa: N801 - the name that tests use
-    raises, approx, mark = raises, approx, mark
+mark = Mark()
+
+
+def param(*values, **keywords):
+    """One row of parametrize, whatever it is called."""
+    return values if len(values) > 1 else values[0]
