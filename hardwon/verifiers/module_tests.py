@@ -55,7 +55,7 @@ def uses_of(tree: ast.Module, modules: Sequence[str]) -> tuple[list[str], set[st
     aliases: set[str] = set()
     names: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module in modules:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module in modules:
             found[node.module] = None
             names |= {alias.name for alias in node.names} - {"*"}
         elif isinstance(node, ast.Import):
